@@ -6,7 +6,7 @@ use palimpsest_sys::threads::own::Blocked;
 
 use crate::engine::Tables;
 use crate::engine::agenda::Agenda;
-use crate::engine::own::{exclude, find_rseq, note_home};
+use crate::engine::own::{ask_c_library, exclude, note_home};
 use crate::engine::registry::{self, Locked};
 use crate::engine::round::{Done, Mode, Round};
 use crate::error::FreezeError;
@@ -24,7 +24,7 @@ pub(crate) fn played<T>(
 ) -> Result<T, FreezeError> {
     let pagemap = Pagemap::open_briefly()?;
     let headroom = hazards::headroom();
-    find_rseq();
+    ask_c_library();
     if mode != Mode::Survey {
         note_home();
     }

@@ -11,9 +11,9 @@ use palimpsest_sys::threads::own::Blocked;
 
 use crate::clock::{CpuMoment, WallMoment};
 use crate::engine::agenda::{Gathered, Gathering, LITTLE, Step, Where};
-use crate::engine::errands::{Errands, take_answer};
+use crate::engine::errands::{Sender, take_answer};
 use crate::engine::gather::Gatherer;
-use crate::engine::own::{exclude, find_rseq, is_home, note_home};
+use crate::engine::own::{ask_c_library, exclude, is_home, note_home};
 use crate::engine::piece::PIECE;
 use crate::engine::places::Places;
 use crate::engine::progress::{Progress, Stage, Waited};
@@ -201,7 +201,7 @@ unsafe fn slice(
     let started = WallMoment::now();
     let pagemap = Pagemap::open_briefly()?;
     let places = Places::open()?;
-    find_rseq();
+    ask_c_library();
     note_home();
     let mut locked = shared.lock().ok_or(FreezeError::Busy)?;
     if !shared.progress.is_under_way() || work(locked.agenda().step()) != checked_for {
@@ -221,9 +221,9 @@ unsafe fn slice(
         let before = locked.agenda().gathered();
         let (mut tables, agenda) = locked.tables_and_agenda()?;
         let errands = match (occasion, options.errands) {
-            (Occasion::Wait, options::Errands::Deputy) => Errands::deputies(shared),
+            (Occasion::Wait, options::Errands::Deputy) => Sender::deputies(shared),
             // A deputy would copy what the child is about to show.
-            _ => Errands::own(),
+            _ => Sender::own(),
         };
         let gatherer = Gatherer {
             errands,

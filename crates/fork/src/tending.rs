@@ -8,9 +8,9 @@ use palimpsest_sys::threads::own::Blocked;
 
 use crate::clock::{CpuMoment, WallMoment};
 use crate::engine::budget::Stopped;
-use crate::engine::errands::Errands;
+use crate::engine::errands::Sender;
 use crate::engine::mending::Mender;
-use crate::engine::own::{exclude, find_rseq};
+use crate::engine::own::{ask_c_library, exclude};
 use crate::engine::places::Places;
 use crate::engine::progress::Waited;
 use crate::engine::registry::{self, Shared};
@@ -115,7 +115,7 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
     let looked = WallMoment::now();
     let pagemap = Pagemap::open_briefly()?;
     let places = Places::open()?;
-    find_rseq();
+    ask_c_library();
     let world = match options.other_threads {
         OtherThreads::Stop if holds => Some(World::prepare()?),
         _ => None,
@@ -147,7 +147,7 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
         let mut tables = locked.tables()?;
         let _blocked = Blocked::all();
         let (tables, options, pagemap, places) = (&mut tables, &options, &pagemap, &places);
-        let errands = if sends { Errands::deputies(shared) } else { Errands::own() };
+        let errands = if sends { Sender::deputies(shared) } else { Sender::own() };
         beside = errands.spent();
         let mender = Mender { tables, shared, options, pagemap, places, errands, started: cpu };
         mender.play().map_err(Stopped::from)

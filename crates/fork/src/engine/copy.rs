@@ -22,7 +22,7 @@ const WINDOW: usize = 1 << 30;
 
 /// What a freeze counts.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Figures {
+pub(crate) struct Counts {
     /// Extents made.
     pub(crate) extents: usize,
     pub(crate) frozen: usize,
@@ -55,7 +55,7 @@ pub(super) struct Freezer<'a, 't> {
     /// Length of an extent in bytes.
     pub(super) extent: usize,
     pub(super) budget: &'a mut Budget,
-    pub(super) figures: Figures,
+    pub(super) figures: Counts,
 }
 
 impl Freezer<'_, '_> {

@@ -22,9 +22,9 @@ use super::piece::PIECE;
 use super::registry::Shared;
 use crate::clock::{WallMoment, nanos};
 
-/// The errands of one slice.
+/// Who asks in one slice, and what came of it.
 #[derive(Clone, Copy)]
-pub(crate) struct Errands {
+pub(crate) struct Sender {
     /// `None` if the thread itself asks.
     shared: Option<&'static Shared>,
     /// What the last deputy was sent for.
@@ -77,7 +77,7 @@ pub(crate) fn take_answer(shared: &'static Shared) -> Option<Errand> {
     })
 }
 
-impl Errands {
+impl Sender {
     /// The thread itself asks.
     pub(crate) const fn own() -> Self {
         Self { shared: None, last: Span::new(0, 0), mended: 0, spent: 0 }

@@ -23,7 +23,7 @@ use palimpsest_sys::pages::policy::has_policy;
 use palimpsest_sys::threads::own::Blocked;
 
 use super::agenda::{Agenda, Gathered, Gathering, Where};
-use super::errands::{Errands, Request, Sent};
+use super::errands::{Request, Sender, Sent};
 use super::huge::{Asked, suits};
 use super::mending::count;
 use super::piece::PIECE;
@@ -45,7 +45,7 @@ pub(crate) struct Gatherer<'a, 't> {
     pub(crate) agenda: &'a mut Agenda,
     pub(crate) pagemap: &'a Pagemap,
     pub(crate) places: &'a Places,
-    pub(crate) errands: Errands,
+    pub(crate) errands: Sender,
     /// When it began.
     pub(crate) started: WallMoment,
     /// How long the process was looked at before, in nanoseconds.

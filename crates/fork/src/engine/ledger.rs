@@ -101,14 +101,14 @@ pub(crate) struct Ledger {
 
 /// How much there is to do, by an inventory.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Work {
+pub(crate) struct Amount {
     /// Mappings to replace.
     pub(crate) mappings: usize,
     /// Bytes to copy.
     pub(crate) bytes: usize,
 }
 
-impl Work {
+impl Amount {
     /// Adds the two.
     #[must_use]
     pub(super) const fn and(self, other: Self) -> Self {
@@ -290,7 +290,7 @@ impl Ledger {
     }
 
     /// Returns what the work will take, corrected by how the last quotes turned out.
-    pub(crate) fn quote(&self, work: Work) -> u64 {
+    pub(crate) fn quote(&self, work: Amount) -> u64 {
         let mappings = (work.mappings as u64).saturating_mul(MAPPING);
         mappings.saturating_add(self.prices.copying(work.bytes)).saturating_mul(self.scale) / SCALE
     }

@@ -357,7 +357,7 @@ impl Model {
         let most = ledger.most();
         let todo = |index: usize, piece: Piece| piece == Piece::Written || piece == Piece::Anonymous && !resting[index];
         let count = self.pieces.iter().enumerate().filter(|(index, piece)| todo(*index, **piece)).count();
-        let quote = ledger.quote(Work { mappings: 4 * count, bytes: count << 21 });
+        let quote = ledger.quote(Amount { mappings: 4 * count, bytes: count << 21 });
         self.spent += Self::LOOK;
         if quote > most {
             return ledger.declined(quote, Self::LOOK);

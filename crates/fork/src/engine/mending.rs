@@ -15,9 +15,9 @@ use palimpsest_sys::pages::vmas::{Label, Vma, VmaFlags};
 
 use super::agenda::MOST_SHARED;
 use super::budget::{Budget, Stopped};
-use super::errands::{Errands, Request, Sent};
+use super::errands::{Request, Sender, Sent};
 use super::huge::{Asked, fills};
-use super::ledger::{Ledger, Work};
+use super::ledger::{Amount, Ledger};
 use super::piece::PIECE;
 use super::places::Places;
 use super::registry::Shared;
@@ -38,7 +38,7 @@ const LEFT: VmaFlags = VmaFlags::NO_HUGE_PAGE
 const LONGEST: usize = 64;
 
 /// Returns what there is to mend, by the figures of the mappings.
-pub(super) fn work(tables: &Tables<'_>) -> Work {
+pub(super) fn work(tables: &Tables<'_>) -> Amount {
     let bytes = tables.vmas.iter().map(|vma| {
         let pieces = split_in(tables, vma).map_or(0, |places| {
             let mendable = places.filter(|place| tables.ledger.hot.mendable(*place).is_some());
@@ -46,7 +46,7 @@ pub(super) fn work(tables: &Tables<'_>) -> Work {
         });
         (vma.anonymous - vma.huge.min(vma.anonymous)).next_multiple_of(PIECE).min(pieces * PIECE)
     });
-    Work { mappings: 0, bytes: bytes.sum() }
+    Amount { mappings: 0, bytes: bytes.sum() }
 }
 
 /// Mends what is split and worth it. Returns how many pieces that were.
@@ -97,7 +97,7 @@ pub(crate) struct Mender<'a, 't> {
     pub(crate) options: &'a Options,
     pub(crate) pagemap: &'a Pagemap,
     pub(crate) places: &'a Places,
-    pub(crate) errands: Errands,
+    pub(crate) errands: Sender,
     /// When the slice began, in CPU time: nobody is held.
     pub(crate) started: CpuMoment,
 }

@@ -193,7 +193,7 @@ impl Kept {
                 || is_split(*index, **piece) && mendable(&self.ledger, *index).is_some()
         });
         let count = count.count();
-        let quote = self.ledger.quote(Work { mappings: 4 * count, bytes: count << 21 });
+        let quote = self.ledger.quote(Amount { mappings: 4 * count, bytes: count << 21 });
         let most = self.ledger.most();
         self.spent += LOOK;
         if quote > most {

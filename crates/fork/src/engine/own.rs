@@ -139,10 +139,10 @@ pub(crate) fn is_alone_for_sure() -> bool {
     !place.is_null() && unsafe { place.read_volatile() } != 0
 }
 
-/// Asks the C library, once, where the area of restartable sequences is. Takes locks of the dynamic linker, and may
-/// allocate.
+/// Asks the C library, once, where the area of restartable sequences is, and where it notes whether there is one
+/// thread. Takes locks of the dynamic linker, and may allocate.
 #[cfg_attr(not(miri), unsafe(link_section = "palimpsest_start"))]
-pub(crate) fn find_rseq() {
+pub(crate) fn ask_c_library() {
     if RSEQ.1.load(Ordering::Relaxed) != UNASKED {
         return;
     }

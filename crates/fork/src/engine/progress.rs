@@ -1,6 +1,6 @@
 //! How far a freeze in slices has come: figures that anybody may read at any time.
 //!
-//! Relaxed everywhere: each is read on its own, and publishes nothing. [`Figures`] says who may write to which.
+//! Relaxed everywhere: each is read on its own, and publishes nothing. [`Gauges`] says who may write to which.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -94,7 +94,7 @@ pub(crate) enum Waited {
 /// Fields that are written without the lock are hints: if two threads write at once, one value is lost, and a slice
 /// comes sooner or later.
 #[derive(Debug, Default)]
-pub(crate) struct Figures {
+pub(crate) struct Gauges {
     stage: AtomicUsize,
     planned: AtomicUsize,
     frozen: AtomicUsize,
@@ -115,7 +115,7 @@ pub(crate) struct Figures {
     looks_again: AtomicU64,
 }
 
-impl Figures {
+impl Gauges {
     /// Begins a freeze of `planned` bytes, after a look of `looked` nanoseconds.
     pub(crate) fn begin(&self, planned: usize, looked: u64) {
         self.frozen.store(0, Ordering::Relaxed);
@@ -265,7 +265,7 @@ mod tests {
     /// Fails on: no slice at any wait after one look that a busy machine made long, or after many of them.
     #[test]
     fn slices_are_for_forks_where_looks_are_long_again_and_again() {
-        let figures = Figures::default();
+        let figures = Gauges::default();
         for _ in 0..3 {
             (1..LONG_LOOKS).for_each(|_| figures.checked(9_000_000, PAUSE));
             assert!(!figures.is_for_forks());
@@ -273,7 +273,7 @@ mod tests {
         }
         (0..LONG_LOOKS).for_each(|_| figures.checked(9_000_000, PAUSE));
         assert!(figures.is_for_forks());
-        let rests = |figures: &Figures| figures.rests_until().saturating_sub(WallMoment::now().nanos());
+        let rests = |figures: &Gauges| figures.rests_until().saturating_sub(WallMoment::now().nanos());
         let first = rests(&figures);
         assert!(first <= nanos(REST), "{first}");
         figures.forked();
@@ -291,7 +291,7 @@ mod tests {
     /// Fails on: a short rest after a slice in place of the long one beside a child.
     #[test]
     fn a_rest_is_not_shortened() {
-        let figures = Figures::default();
+        let figures = Gauges::default();
         figures.put_off(Duration::from_secs(3600));
         let until = figures.rests_until();
         figures.put_off(Duration::ZERO);

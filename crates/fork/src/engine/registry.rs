@@ -65,7 +65,7 @@ pub(crate) struct Shared {
     /// When forks try to get rid of it.
     pub(crate) trials: Trials,
     /// How far a freeze in slices has come.
-    pub(crate) progress: progress::Figures,
+    pub(crate) progress: progress::Gauges,
     pub(crate) tending: Tending,
     pub(crate) left_alone: LeftAlone,
     pub(crate) map: FrozenMap,

@@ -7,7 +7,7 @@ use palimpsest_sys::pages::vmas::Detail;
 use palimpsest_sys::threads::own::Blocked;
 
 use super::budget::{Budget, Stopped, Time};
-use super::copy::{Figures, Freezer, extent_len};
+use super::copy::{Counts, Freezer, extent_len};
 use super::frozen_map::Entry;
 use super::mending;
 use super::plan::{Expected, Planner};
@@ -27,7 +27,7 @@ use crate::report::Skip;
 /// What a round did.
 #[derive(Debug)]
 pub(crate) struct Done {
-    pub(crate) figures: Figures,
+    pub(crate) figures: Counts,
     pub(crate) repaired: Repaired,
     pub(crate) stopped: Option<Stopped>,
     pub(crate) taken: Duration,
@@ -105,7 +105,7 @@ impl Round<'_, '_> {
         let populated = self.tables.eligible_bytes() + self.shared.statistics.frozen_bytes();
         let extent = extent_len(self.options.extent, populated);
         let mut done = Done {
-            figures: Figures::default(),
+            figures: Counts::default(),
             repaired: Repaired::default(),
             stopped: None,
             taken: Duration::ZERO,
@@ -207,7 +207,7 @@ impl Round<'_, '_> {
             pages: self.options.pages,
             extent: done.extent,
             budget: &mut budget,
-            figures: Figures::default(),
+            figures: Counts::default(),
         };
         let started = time::Instant::now();
         let freeze = match mode {

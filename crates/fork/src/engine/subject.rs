@@ -7,7 +7,7 @@ use palimpsest_sys::pages::vmas::Vma;
 
 use super::contents::Contents;
 use super::fresh::Fresh;
-use super::ledger::Work;
+use super::ledger::Amount;
 use super::piece::PIECE;
 use super::records::may_be_replaced;
 use super::runs::PieceRuns;
@@ -77,23 +77,23 @@ impl Subject {
     }
 
     /// Returns the work on it, by the figures of the mapping.
-    fn work(&self, page: usize, grain: usize) -> Work {
+    fn work(&self, page: usize, grain: usize) -> Amount {
         let len = self.vma.range().len();
         if self.way == Way::Move {
-            return Work { mappings: len.div_ceil(PIECE), bytes: len };
+            return Amount { mappings: len.div_ceil(PIECE), bytes: len };
         }
         // Scattered as badly as possible.
         let stretches = (self.vma.anonymous / page).min(len / grain + 1);
-        Work { mappings: len / PIECE + 1 + 2 * stretches, bytes: (stretches * grain).min(len) }
+        Amount { mappings: len / PIECE + 1 + 2 * stretches, bytes: (stretches * grain).min(len) }
     }
 }
 
 /// Returns the work of the coming repair, and of freezing what is new.
-pub(super) fn work(tables: &mut Tables<'_>) -> Work {
+pub(super) fn work(tables: &mut Tables<'_>) -> Amount {
     let page = rustix::param::page_size();
     // A piece that becomes a huge page is copied whole.
     let grain = if tables.ledger.huge.is_open() { PIECE } else { GRAIN };
-    let mut all = Work { mappings: 0, bytes: tables.eligible_bytes() };
+    let mut all = Amount { mappings: 0, bytes: tables.eligible_bytes() };
     for index in 0..tables.vmas.len() {
         let vma = tables.vmas[index];
         let Some(subject) = Subject::of(tables, &vma) else { continue };

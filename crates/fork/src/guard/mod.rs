@@ -86,7 +86,7 @@ pub fn counted_forks() -> u32 {
 #[inline]
 pub fn prepare() {
     crate::engine::own::note_that_it_stays();
-    crate::engine::own::find_rseq();
+    crate::engine::own::ask_c_library();
 }
 
 /// Whether a range may hold memory that a freeze in slices is going to freeze: report changes of that to guards, too.

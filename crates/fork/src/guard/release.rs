@@ -480,10 +480,7 @@ pub fn before_mlock(range: Range<usize>) -> Result<(), Errno> {
     }
     let _errno = Kept::now();
     locked(range.clone());
-    if is_confined() {
-        return Ok(());
-    }
-    if borrowed::owner().is_some() {
+    if is_confined() || borrowed::owner().is_some() {
         return Ok(());
     }
     let is_alone = is_alone_for_sure() || (is_home() && hold::count().map_err(|_| Errno::NOMEM)? <= 1);

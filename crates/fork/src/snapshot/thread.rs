@@ -47,7 +47,7 @@ impl Thread {
     pub(super) fn look(vmas: &[Vma]) -> Self {
         let pointer = arch::stack_pointer();
         let has_name = vmas.iter().any(|vma| vma.label == Label::Stack && vma.range().contains(&pointer));
-        let stack = if has_name { None } else { own_stack() };
+        let stack = if has_name { None } else { thread_stack() };
         let storage = stack.as_ref().map_or(0, thread_storage_start);
         Self { stack, storage, rseq: rseq::area() }
     }
@@ -73,7 +73,7 @@ impl Thread {
 }
 
 /// Returns the calling thread's stack, as the C library made it; `None` if it does not know.
-fn own_stack() -> Option<Range<usize>> {
+fn thread_stack() -> Option<Range<usize>> {
     // SAFETY: an attributes object is plain memory until it is initialised by the call below.
     let mut attributes: libc::pthread_attr_t = unsafe { std::mem::zeroed() };
     // SAFETY: gives the calling thread's handle.
@@ -128,7 +128,7 @@ mod tests {
         thread_local! {
             static VARIABLE: std::cell::Cell<u64> = const { std::cell::Cell::new(1) };
         }
-        let stack = own_stack().expect("the C library knows this thread's stack");
+        let stack = thread_stack().expect("the C library knows this thread's stack");
         let mut vmas = palimpsest_sys::pages::vmas::Vmas::with_capacity(1 << 16).unwrap();
         vmas.read(palimpsest_sys::pages::vmas::Detail::Places).unwrap();
         let running = Thread::look(&vmas).running(&vmas).expect("this runs on the thread's own stack");
