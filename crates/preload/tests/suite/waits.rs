@@ -164,7 +164,7 @@ fn a_filter_that_was_there_before_the_program_ends_it_for_no_call_of_ours() {
     let below = [&slices[..], &[("PALIMPSEST_FILTERS", "0")]].concat();
     let trusted = [&below[..], &[("PALIMPSEST_TRUST", "seccomp")]].concat();
     let added = "palimpsest: not frozen: the program has installed 1 seccomp filter(s), or a sandbox that ";
-    let deadly = "palimpsest: not frozen: a seccomp filter would end the program for mincore, which ";
+    let deadly = "palimpsest: not frozen: a seccomp filter would end the program for get_mempolicy, which ";
     let own = palimpsest_sys::proc::status::Status::of_this_thread().expect("/proc is mounted").seccomp_filters;
     for (action, variables, told) in [
         // Of a sandbox below `palimpsest run`, and from before it.
