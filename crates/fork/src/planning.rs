@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use palimpsest_sys::brief_file::BriefFile;
 use palimpsest_sys::pages::pagemap::Pagemap;
 
 use crate::clock::{CpuMoment, WallMoment, nanos};
@@ -162,8 +163,10 @@ pub(crate) fn is_long_look(bytes: usize, budget: Duration) -> bool {
 
 /// Returns the bytes of anonymous memory.
 fn anonymous() -> Option<usize> {
-    let text = std::fs::read_to_string("/proc/thread-self/statm").ok()?;
-    let mut pages = text.split(' ').skip(1).map_while(|number| number.parse::<usize>().ok());
+    // Seven numbers.
+    let mut text = [0; 160];
+    let text = BriefFile::read_short(c"/proc/thread-self/statm", &mut text).ok()?;
+    let mut pages = str::from_utf8(text).ok()?.split(' ').skip(1).map_while(|number| number.parse::<usize>().ok());
     let (resident, of_files) = (pages.next()?, pages.next()?);
     Some(resident.saturating_sub(of_files) * rustix::param::page_size())
 }

@@ -1,5 +1,8 @@
 //! What every freeze shares: playing a round, and reporting what came of it.
 
+use std::ffi::CStr;
+
+use palimpsest_sys::brief_file::BriefFile;
 use palimpsest_sys::pages::pagemap::Pagemap;
 use palimpsest_sys::threads::hold::World;
 use palimpsest_sys::threads::own::Blocked;
@@ -96,19 +99,21 @@ pub(crate) fn lost_names(report: &Report) -> Option<String> {
 /// Sets bit 2 of coredump_filter (`core(5)`), so that core dumps include frozen memory; returns a note if that changed
 /// it. Leaves it alone where anonymous private memory is not dumped either (bit 0).
 pub(crate) fn let_core_dumps_have_files() -> Option<String> {
-    const PATH: &str = "/proc/self/coredump_filter";
+    const PATH: &CStr = c"/proc/self/coredump_filter";
     const PRIVATE_ANONYMOUS: u64 = 1;
     const PRIVATE_FILES: u64 = 1 << 2;
-    let text = std::fs::read_to_string(PATH).ok()?;
-    let filter = u64::from_str_radix(text.trim(), 16).ok()?;
+    let mut text = [0; 32];
+    let text = BriefFile::read_short(PATH, &mut text).ok()?;
+    let filter = u64::from_str_radix(str::from_utf8(text).ok()?.trim(), 16).ok()?;
     if filter & PRIVATE_FILES != 0 || filter & PRIVATE_ANONYMOUS == 0 {
         return None;
     }
-    Some(match std::fs::write(PATH, format!("{:#x}", filter | PRIVATE_FILES)) {
+    let path = PATH.to_str().ok()?;
+    Some(match std::fs::write(path, format!("{:#x}", filter | PRIVATE_FILES)) {
         Ok(()) => "core dumps will hold private mappings of files (coredump_filter bit 2), since frozen memory is such"
             .to_owned(),
         Err(error) => {
-            format!("core dumps will lack frozen memory: {PATH} cannot be written ({error}); set bit 2 of it")
+            format!("core dumps will lack frozen memory: {path} cannot be written ({error}); set bit 2 of it")
         }
     })
 }

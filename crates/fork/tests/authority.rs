@@ -100,19 +100,7 @@ fn confine(action: u32, more: &[libc::c_long]) {
         libc::SYS_write,
     ];
     let allowed: Vec<_> = memory.into_iter().chain(more.iter().copied()).collect();
-    let statement = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
-    let mut program = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0)];
-    for (index, number) in allowed.iter().enumerate() {
-        let to_end = (allowed.len() - index) as u8;
-        program.push(statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, to_end, 0, *number as u32));
-    }
-    program.push(statement(libc::BPF_RET | libc::BPF_K, 0, 0, action));
-    program.push(statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW));
-    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    rustix::thread::set_no_new_privs(true).expect("always allowed");
-    // SAFETY: `filter` and the program it points to outlive the call, and the kernel only reads them.
-    let done = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0_usize, &raw const filter) };
-    assert_eq!(done, 0);
+    common::allow_only(&allowed, action);
 }
 
 /// Checks that a worker that confines itself by `confine` still gets what it needs from the guards.

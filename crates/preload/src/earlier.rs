@@ -16,10 +16,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use palimpsest_sys::HUGE_PAGE as PIECE;
+use palimpsest_sys::brief_file::BriefFile;
 use palimpsest_sys::memory::calls::in_memory;
 use palimpsest_sys::memory::span::Span;
-use rustix::fs::{Mode, OFlags, open};
-use rustix::io::{read, retry_on_intr};
 
 use crate::cancelling::uncancelled;
 use crate::{errno, freezing, kernel};
@@ -157,9 +156,7 @@ fn is_allowed() -> bool {
 fn is_allowed_by(settings: [&CStr; 2]) -> bool {
     let mut text = [0; 64];
     for setting in settings {
-        let Ok(file) = open(setting, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { continue };
-        let length = retry_on_intr(|| read(&file, &mut text)).unwrap_or(0);
-        let said = text.get(..length).unwrap_or_default();
+        let Ok(said) = BriefFile::read_short(setting, &mut text) else { continue };
         let says = |choice: &[u8]| said.windows(choice.len()).any(|word| word == choice);
         if !says(b"[inherit]") {
             return !said.is_empty() && !says(b"[never]");

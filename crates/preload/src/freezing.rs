@@ -1,7 +1,6 @@
 //! Freezes once, and reports how it went.
 
 use std::fmt::Display;
-use std::fs;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -10,6 +9,7 @@ use std::time::Duration;
 
 use palimpsest_fork::{Errands, FreezeError, NoStack, OtherThreads, Report, Skip, Stage, Verdict, guard, on_own_stack};
 use palimpsest_sys::Causes;
+use palimpsest_sys::brief_file::BriefFile;
 use palimpsest_sys::proc::status::{SeccompMode, Status};
 use palimpsest_sys::seccomp::Verdict as Tried;
 use palimpsest_sys::threads::child::{self, Child};
@@ -475,7 +475,9 @@ pub(crate) fn tell(started: &Started, verb: &str, report: &dyn Display) {
 
 /// Returns a report with the line that names this process.
 fn headed(verb: &str, report: &dyn Display) -> String {
-    let name = fs::read_to_string("/proc/self/comm").unwrap_or_default();
+    let mut name = [0; 64];
+    let name = BriefFile::read_short(c"/proc/self/comm", &mut name).unwrap_or_default();
+    let name = String::from_utf8_lossy(name);
     format!("palimpsest: {verb} process {} ({})\n{report}\n", std::process::id(), name.trim_end())
 }
 

@@ -3,11 +3,11 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
+use palimpsest_sys::brief_file::BriefFile;
 use palimpsest_sys::memory::calls::{self, Commit, Discard};
 use palimpsest_sys::memory::file::{MemoryFile, Sharing};
 use palimpsest_sys::memory::remap;
 use palimpsest_sys::pages::maps::Permissions;
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{Backing, PIECE, files};
@@ -129,9 +129,7 @@ impl Segments {
     /// it refuses a file's page when it is touched, with SIGBUS, but anonymous memory already when it is mapped.
     pub(super) fn forgo_files_where_memory_is_counted(&mut self) {
         let mut mode = [0];
-        let read = rustix::fs::open(c"/proc/sys/vm/overcommit_memory", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-            .and_then(|file| rustix::io::read(&file, &mut mode));
-        if read == Ok(1) && mode == *b"2" {
+        if BriefFile::read_short(c"/proc/sys/vm/overcommit_memory", &mut mode) == Ok(b"2") {
             self.forgo_files(Errno::NOMEM);
         }
     }

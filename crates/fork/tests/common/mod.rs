@@ -302,6 +302,23 @@ pub(crate) fn filter(number: i64, action: u32) {
     assert_eq!(done, 0);
 }
 
+/// Gives this thread a filter that answers all calls but the `allowed` ones with `action`.
+pub(crate) fn allow_only(allowed: &[libc::c_long], action: u32) {
+    let statement = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut program = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0)];
+    for (index, number) in allowed.iter().enumerate() {
+        let to_end = (allowed.len() - index) as u8;
+        program.push(statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, to_end, 0, *number as u32));
+    }
+    program.push(statement(libc::BPF_RET | libc::BPF_K, 0, 0, action));
+    program.push(statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW));
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    rustix::thread::set_no_new_privs(true).expect("always allowed");
+    // SAFETY: `filter` and the program it points to outlive the call, and the kernel only reads them.
+    let done = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0_usize, &raw const filter) };
+    assert_eq!(done, 0);
+}
+
 /// The sealed files of this process. A file holds what it showed when it was new, as long as anything shows it.
 #[derive(Default)]
 pub(crate) struct Files {

@@ -17,6 +17,8 @@ pub enum FreezeCall {
     Truncate,
     /// `pwrite64` into it.
     Write,
+    /// `fstat`: which file it is.
+    Status,
     /// `fcntl`: its seals.
     Seal,
     /// `ioctl`: `PAGEMAP_SCAN` and `PROCMAP_QUERY`.
@@ -39,6 +41,8 @@ pub enum FreezeCall {
     Prctl,
     /// `prlimit64`: limits of files and descriptors.
     Limits,
+    /// `sysinfo`: how much memory there is, for tables of that size.
+    SystemInfo,
     /// `rt_tgsigqueueinfo`: holds other threads.
     QueueSignal,
     /// `nanosleep`: waits for other threads.
@@ -73,10 +77,11 @@ pub enum FreezeCall {
 
 impl FreezeCall {
     /// Those of a freeze itself.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::MemfdCreate,
         Self::Truncate,
         Self::Write,
+        Self::Status,
         Self::Seal,
         Self::Ioctl,
         Self::Msync,
@@ -88,6 +93,7 @@ impl FreezeCall {
         Self::MemoryPolicy,
         Self::Prctl,
         Self::Limits,
+        Self::SystemInfo,
         Self::QueueSignal,
         Self::Sleep,
         Self::RingRegister,
@@ -116,6 +122,7 @@ impl FreezeCall {
             Self::MemfdCreate => libc::SYS_memfd_create,
             Self::Truncate => libc::SYS_ftruncate,
             Self::Write => libc::SYS_pwrite64,
+            Self::Status => libc::SYS_fstat,
             Self::Seal => libc::SYS_fcntl,
             Self::Ioctl => libc::SYS_ioctl,
             Self::Msync => libc::SYS_msync,
@@ -127,6 +134,7 @@ impl FreezeCall {
             Self::MemoryPolicy => libc::SYS_get_mempolicy,
             Self::Prctl => libc::SYS_prctl,
             Self::Limits => libc::SYS_prlimit64,
+            Self::SystemInfo => libc::SYS_sysinfo,
             Self::QueueSignal => libc::SYS_rt_tgsigqueueinfo,
             Self::Sleep => libc::SYS_nanosleep,
             Self::RingRegister => libc::SYS_io_uring_register,
@@ -158,7 +166,7 @@ impl FreezeCall {
         };
         match self {
             Self::MemfdCreate => drop(attempt(Probe::MemfdCreate)),
-            Self::Truncate | Self::Write | Self::RingRegister => make([NONE, 0, 0, 0, 0]),
+            Self::Truncate | Self::Write | Self::Status | Self::RingRegister => make([NONE, 0, 0, 0, 0]),
             Self::Seal => {
                 make([NONE, libc::F_ADD_SEALS as usize, 0, 0, 0]);
                 make([NONE, libc::F_GET_SEALS as usize, 0, 0, 0]);
@@ -190,7 +198,7 @@ impl FreezeCall {
             Self::ProtectionKey => make([0, 0, 0, NO_KEY, 0]),
             Self::Mincore | Self::Unlock | Self::MemoryPolicy | Self::AsyncSubmit => make([0; 5]),
             // Writes to no memory, or names no process.
-            Self::Usage | Self::PendingSignals | Self::ProcessId | Self::ThreadId => make([0; 5]),
+            Self::Usage | Self::SystemInfo | Self::PendingSignals | Self::ProcessId | Self::ThreadId => make([0; 5]),
             Self::ReadMemory | Self::WriteMemory => make([NONE, 0, 0, 0, 0]),
             Self::EpollWait => make([NONE, 0, 0, 0, 0]),
             Self::Poll => {
@@ -219,6 +227,7 @@ impl FreezeCall {
             Self::MemfdCreate => "memfd_create",
             Self::Truncate => "ftruncate",
             Self::Write => "pwrite64",
+            Self::Status => "fstat",
             Self::Seal => "fcntl",
             Self::Ioctl => "ioctl",
             Self::Msync => "msync",
@@ -230,6 +239,7 @@ impl FreezeCall {
             Self::MemoryPolicy => "get_mempolicy",
             Self::Prctl => "prctl",
             Self::Limits => "prlimit64",
+            Self::SystemInfo => "sysinfo",
             Self::QueueSignal => "rt_tgsigqueueinfo",
             Self::Sleep => "nanosleep",
             Self::RingRegister => "io_uring_register",
