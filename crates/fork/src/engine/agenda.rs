@@ -412,9 +412,9 @@ impl Agenda {
         self.step
     }
 
-    /// Ends an interval between forks. Returns whether what is left is better frozen, which waits for no child: twice in a row, beside
-    /// children, little was gathered from one fork to the next, and what was gathered stays whole. If gathered memory
-    /// is written to, frozen memory would be, too, and then costs a fork more than split huge pages do.
+    /// Ends an interval between forks. Returns whether what is left is better frozen, which waits for no child: twice
+    /// in a row, beside children, little was gathered from one fork to the next, and what was gathered stays whole. If
+    /// gathered memory is written to, frozen memory would be, too, and then costs a fork more than split huge pages do.
     pub(crate) fn end_interval(&mut self) -> bool {
         let Step::Gather(gathering) = &mut self.step else { return false };
         let (has_waited, split) = gathering.begin_interval();
