@@ -266,7 +266,6 @@ const SENT: [libc::c_int; 3] = [libc::SIGPIPE, libc::SIGXFSZ, libc::SIGTTOU];
 
 /// Blocks these signals for this thread. Dropping it discards those that came meanwhile, and restores the mask.
 struct Held {
-    ours: libc::sigset_t,
     before: libc::sigset_t,
     pending: libc::sigset_t,
 }
@@ -282,28 +281,29 @@ impl Held {
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const ours, &raw mut before) };
         // SAFETY: the set is initialised and outlives the call.
         unsafe { libc::sigpending(&raw mut pending) };
-        Self { ours, before, pending }
+        Self { before, pending }
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        for signal in SENT {
+        let mut pending = empty();
+        // SAFETY: the set is initialised and outlives the call.
+        unsafe { libc::sigpending(&raw mut pending) };
+        let has = |set: &libc::sigset_t, signal| {
             // SAFETY: the set is initialised.
-            let was_pending = unsafe { libc::sigismember(&raw const self.pending, signal) } == 1;
-            if was_pending {
-                // It is the program's own, and stays pending; one of ours would have been merged with it. SAFETY: the
-                // set is initialised.
-                unsafe { libc::sigdelset(&raw mut self.ours, signal) };
-            }
-        }
-        let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        loop {
-            // SAFETY: the set and the time are initialised and outlive the call; no description is asked for.
-            let taken = unsafe { libc::sigtimedwait(&raw const self.ours, ptr::null_mut(), &raw const at_once) };
-            if taken < 0 {
-                break;
-            }
+            unsafe { libc::sigismember(&raw const *set, signal) == 1 }
+        };
+        // What was pending before is the program's own, and stays; one of ours would have been merged with it.
+        let sent = SENT.into_iter().filter(|signal| has(&pending, *signal) && !has(&self.pending, *signal));
+        for signal in sent {
+            let mut one = empty();
+            // SAFETY: the set is initialised.
+            unsafe { libc::sigaddset(&raw mut one, signal) };
+            let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            // Only where there is one: a filter may end the program for a call that no trial has made. SAFETY: the set
+            // and the time are initialised and outlive the call; no description is asked for.
+            unsafe { libc::sigtimedwait(&raw const one, ptr::null_mut(), &raw const at_once) };
         }
         // SAFETY: the set is initialised and outlives the call.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, ptr::null_mut()) };
