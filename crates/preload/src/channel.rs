@@ -351,25 +351,40 @@ mod tests {
 
     #[test]
     fn a_pipe_without_a_reader_sends_no_signal() {
-        let before = empty_mask();
+        let before = is_masked();
         let (reader, writer) = io::pipe().expect("a pipe");
         drop(reader);
         // Rust's start-up ignores SIGPIPE; here it must be deadly, or this test could not fail. SAFETY: the default
         // action is not a function.
         let old = unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
-        let outcome = Noted::now(writer.as_raw_fd()).expect("it is open").write(b"x");
+        let write = || Noted::now(writer.as_raw_fd()).expect("it is open").write(b"x");
+        assert_eq!(write(), Err(Errno::PIPE));
+        assert_eq!(is_masked(), before);
+        // One of the program's own, which it has blocked, stays.
+        let held = Held::now();
+        // SAFETY: goes to this thread alone, and waits.
+        unsafe { libc::raise(libc::SIGPIPE) };
+        assert_eq!(write(), Err(Errno::PIPE));
+        let mut pending = empty();
+        // SAFETY: the set is initialised and outlives the call.
+        unsafe { libc::sigpending(&raw mut pending) };
+        assert!(has_pipe(&pending));
+        drop(held);
         // SAFETY: it was the action before.
         unsafe { libc::signal(libc::SIGPIPE, old) };
-        assert_eq!(outcome, Err(Errno::PIPE));
-        assert_eq!(empty_mask(), before);
+        assert_eq!(is_masked(), before);
     }
 
-    fn empty_mask() -> bool {
+    fn is_masked() -> bool {
         let mut mask = empty();
         // SAFETY: the set is initialised and outlives the call; nothing is changed.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), &raw mut mask) };
+        has_pipe(&mask)
+    }
+
+    fn has_pipe(set: &libc::sigset_t) -> bool {
         // SAFETY: the set is initialised.
-        unsafe { libc::sigismember(&raw const mask, libc::SIGPIPE) == 1 }
+        unsafe { libc::sigismember(&raw const *set, libc::SIGPIPE) == 1 }
     }
 
     #[test]
