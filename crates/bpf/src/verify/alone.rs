@@ -5,6 +5,9 @@
 //! program takes as long as verifying its functions one after the other, however they call each other. A call with
 //! arguments that are not of this type is followed.
 //!
+//! How long a program runs is another matter: `n` calls of a function that makes `n` calls are `n * n`. If the contract
+//! has fuel, which promises an end in time, each call counts against the budget as if it were followed.
+//!
 //! Nothing here trusts the types, which may be hostile: a body that does more than its type allows is refused, and so
 //! is the whole attempt ([`Contract::verify`](super::Contract::verify) follows all calls instead).
 
@@ -23,6 +26,8 @@ pub(super) struct Alone<'a> {
     pub(super) takes: &'a FunctionType,
     /// Functions active at once in it, itself included, once it was followed.
     pub(super) frames: Cell<usize>,
+    /// Most instructions that a call of it runs without a jump back that pays, once it was followed.
+    pub(super) steps: Cell<usize>,
 }
 
 /// The functions of a program that are to be verified alone.
@@ -48,7 +53,7 @@ impl<'a> Functions<'a> {
             let Some(number) = code.function_number(entry).filter(|number| *number > 0) else { continue };
             order.push((heights[number], functions.all.len()));
             // Too deep until it is known.
-            functions.all.push(Alone { entry, takes, frames: Cell::new(MOST_FRAMES + 1) });
+            functions.all.push(Alone { entry, takes, frames: Cell::new(MOST_FRAMES + 1), steps: Cell::new(0) });
         }
         order.sort_unstable();
         functions.order = order.into_iter().map(|(_, place)| place).collect();

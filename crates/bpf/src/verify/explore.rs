@@ -103,7 +103,7 @@ struct Explorer<'a> {
 /// Most of what is followed and kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Limits {
-    /// Instructions followed.
+    /// Instructions followed, and run in calls that are not followed.
     pub(super) budget: usize,
     /// [`State::weight`] of all that is kept.
     pub(super) values: usize,
@@ -142,6 +142,7 @@ pub(super) fn explore<'a>(
         instances: Cell::new(1),
         bases: Cell::new(0),
         frames: Cell::new(1),
+        unfollowed: Cell::new(0),
         unset: if contract.may_print(code) { Value::Cleared } else { Value::Unset },
         leftovers: Cell::new(Leftovers::Any),
     };
@@ -164,7 +165,11 @@ pub(super) fn explore<'a>(
     let mut followed = 0;
     for function in alone.in_order() {
         let state = function.state(explorer.instance());
+        let before = explorer.counted(followed);
         explorer.follow(function.entry, state, limits, &mut followed)?;
+        // A run passes each followed step once at most, until a jump back pays. None of them was left out since it is
+        // like one of an earlier root: what a timer calls comes before whoever sets the timer.
+        function.steps.set(explorer.counted(followed) - before);
         function.frames.set(explorer.shared.frames.replace(1));
     }
     let mut state = State::new();
@@ -233,7 +238,8 @@ impl Explorer<'_> {
             loop {
                 let at = way.at;
                 *followed += 1;
-                let outcome = if *followed > unseen && self.arrive(&way, *followed > budget) {
+                let counted = self.counted(*followed);
+                let outcome = if counted > unseen && self.arrive(&way, counted > budget) {
                     Err(Fault::Budget { budget })
                 } else if self.values > most_values {
                     Err(Fault::Values { most: most_values })
@@ -252,6 +258,12 @@ impl Explorer<'_> {
             self.end(way.before);
         }
         Ok(())
+    }
+
+    /// Returns how many instructions count against the budget, if so many were followed.
+    #[inline]
+    fn counted(&self, followed: usize) -> usize {
+        followed.saturating_add(self.shared.unfollowed.get())
     }
 
     /// Tells whoever watches.

@@ -35,6 +35,7 @@ impl Step<'_> {
             self.state.frames[depth].write_some(span.offset, span.len, false);
         }
         self.note_frames(frames);
+        self.shared.count_unfollowed(called.steps.get());
         let unset = self.shared.unset;
         self.state.top_mut().lose(unset);
         self.state.top_mut().set(Register::R0, Value::Scalar(Scalar::UNKNOWN));

@@ -45,6 +45,56 @@ fn a_function_is_followed_once() {
     assert_eq!(run(&text), run(&text), "both ways of running it agree");
 }
 
+/// Gives each function but the program a type without arguments.
+fn typed(text: &str) -> Code {
+    let code = code(text);
+    let slots: Vec<usize> = code.functions().skip(1).map(|first| code.slot(first)).collect();
+    code.with_types(slots.into_iter().map(|slot| (slot, FunctionType::new([]).expect("a type"))))
+}
+
+/// Six functions, each of which calls the next one `calls` times.
+fn nested(calls: usize) -> Code {
+    let level = |level: usize| {
+        let calls = format!("call local f{}\n", level + 1).repeat(calls);
+        format!("f{level}: {calls}r0 = 0\nexit\n")
+    };
+    let levels: String = (1..7).map(level).collect();
+    typed(&format!("call local f1\nr0 = 0\nexit\n{levels}f7: r0 = 0\nexit\n"))
+}
+
+/// Mutants: a call counts as one instruction, or as many as its function has without those that it calls; the sum
+/// wraps.
+#[test]
+fn with_fuel_a_program_runs_no_longer_than_its_budget_between_two_jumps_back() {
+    const BUDGET: u64 = 2000;
+    let host = builder().build();
+    let fuelled = || contract().budget(BUDGET as usize).fuel(100);
+    for calls in 1..200 {
+        // Without a loop nothing pays, so that all of it is between two jumps back.
+        match host.verify(fuelled(), nested(calls)) {
+            Ok(linked) => {
+                let interpreter = Interpreter::default().budget(BUDGET);
+                assert_eq!(linked.interpret(&interpreter, &mut [0; LEN]), Ok(0), "{calls} calls");
+            }
+            Err(error) => {
+                assert_eq!(error.fault, Fault::Budget { budget: BUDGET as usize });
+                assert!(calls > 2, "{calls} calls are few");
+            }
+        }
+        let promised_nothing = host.verify(contract(), nested(calls)).map(|linked| linked.verified().fuel());
+        assert_eq!(promised_nothing, Ok(None), "{calls} calls are followed once");
+    }
+    // A thousand calls six deep: far more than a number of 64 bits counts, but for the calls that are not followed.
+    assert!(host.verify(fuelled().budget(1_000_000), nested(1000)).is_err());
+    // A loop that would take too long is one that pays.
+    let looping = |calls: usize| {
+        let calls = "call local f\n".repeat(calls);
+        typed(&format!("{calls}r0 = 0\nexit\nf: r6 = 0\nagain: r6 += 1\nif r6 != 50 goto again\nr0 = 0\nexit\n"))
+    };
+    let fuel = |calls| host.verify(fuelled(), looping(calls)).map(|linked| linked.verified().fuel());
+    assert_eq!((fuel(10), fuel(40)), (Ok(None), Ok(Some(100))));
+}
+
 #[test]
 fn a_function_reaches_only_what_its_type_has() {
     let eight = "*(u64 *)(r10 - 8) = 5\nr1 = r10\nr1 += -8\ncall local f\nexit\n";

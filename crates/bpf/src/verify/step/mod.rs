@@ -60,10 +60,22 @@ pub(super) struct Shared<'a> {
     pub(super) bases: Cell<u32>,
     /// Most functions that were active at once since the latest root.
     pub(super) frames: Cell<usize>,
+    /// Instructions that run in calls that are not followed, if that matters.
+    pub(super) unfollowed: Cell<usize>,
     /// What `r3` to `r5` are where the program has put nothing.
     pub(super) unset: Value,
     /// What they hold there when the program runs.
     pub(super) leftovers: Cell<Leftovers>,
+}
+
+impl Shared<'_> {
+    /// Notes that a call that is not followed runs this many instructions. Without fuel nobody has promised how many
+    /// that may be.
+    pub(super) fn count_unfollowed(&self, steps: usize) {
+        if self.contract.fuel.is_some() {
+            self.unfollowed.set(self.unfollowed.get().saturating_add(steps));
+        }
+    }
 }
 
 /// What was seen of an instruction in all states in which it was followed.
