@@ -390,7 +390,7 @@ impl Host {
 
     /// Has timers look at their clock, and waits until every timer that was armed before, and is due now, has been
     /// called: for a [`time`](HostBuilder::time) that has jumped. Does not wait for timers that are armed meanwhile,
-    /// and returns at once in a function that a timer calls, and in [`Map::change_locked`].
+    /// and returns at once in a function that any host's timer calls, and in [`Map::change_locked`].
     #[cfg(feature = "std")]
     pub fn look_at_time(&self) {
         if let Some(timers) = &self.timers {

@@ -132,14 +132,12 @@ pub(crate) enum TimerError {
     Busy,
     /// There is no timer yet, it has no callback, or a flag is unknown.
     Invalid,
-    /// Its callback cancels it, and would wait for itself.
-    Itself,
     /// The thread could not be started.
     Thread,
     /// This process is a forked child of the one that has the thread.
     Child,
     /// This thread is changing timers, and a signal handler has interrupted it, or it asks for the time. Or it would
-    /// wait for a call that may wait for the map that it is changing.
+    /// wait for a call that may wait for the map that it is changing; or from a callback for one, which may wait for it.
     Interrupted,
 }
 
@@ -149,7 +147,7 @@ impl TimerError {
         match self {
             Self::Busy => 16,
             Self::Invalid => 22,
-            Self::Itself | Self::Interrupted => 35,
+            Self::Interrupted => 35,
             Self::Thread => 11,
             Self::Child => 1,
         }
@@ -229,7 +227,7 @@ impl<C> Default for State<C> {
 
 impl<C> State<C> {
     fn part(&mut self, address: u64) -> Option<&mut Part<C>> {
-        self.parts.iter_mut().find(|part| part.range().contains(&address))
+        self.parts.iter_mut().find(|part| part.has(address))
     }
 
     fn timer(&mut self, address: u64) -> Option<&mut Timer<C>> {
@@ -284,11 +282,6 @@ impl<C> Shared<C> {
         core::ptr::from_ref(self).addr()
     }
 
-    /// Whether the timers' thread calls.
-    fn is_own_thread(&self) -> bool {
-        OF.get() == self.address()
-    }
-
     fn is_ended(&self) -> bool {
         // Relaxed: whoever has set it on another thread takes the lock afterwards, and then wakes the thread.
         self.is_ended.load(Ordering::Relaxed)
@@ -308,8 +301,9 @@ impl<C> Drop for Shared<C> {
 std::thread_local! {
     /// The address of the [`Shared`] whose lock this thread holds, or is about to; 0 if it holds none.
     static INSIDE: Cell<usize> = const { Cell::new(0) };
-    /// The address of the [`Shared`] of which this is the thread; 0 for all others.
-    static OF: Cell<usize> = const { Cell::new(0) };
+    /// The process in which this is the thread of some timers; 0 if it is not. A callback may fork, and the child's only
+    /// thread is no timers' any more.
+    static CALLS_IN: Cell<u32> = const { Cell::new(0) };
 }
 
 /// Says, when dropped, that the thread is where it was before.
@@ -369,6 +363,13 @@ impl<C> fmt::Debug for Timers<C> {
 /// Whether this thread is changing timers.
 pub(crate) fn is_interrupted() -> bool {
     INSIDE.get() != 0
+}
+
+/// Whether this thread may wait for callbacks, of whichever timers: not from one, since one of another host may wait
+/// for it; nor while it holds a lock of a map, for which one may wait: a handler has interrupted it.
+fn may_wait_for_callbacks() -> bool {
+    let is_calling = CALLS_IN.get() != 0 && CALLS_IN.get() == std::process::id();
+    !is_calling && !is_holding()
 }
 
 impl<C: Callback> Timers<C> {
@@ -485,17 +486,13 @@ impl<C: Callback> Timers<C> {
     }
 
     /// Disarms a timer and takes its callback away; returns whether it was armed (`bpf_timer_cancel`). If the callback
-    /// is running, waits for that one call, not for calls that are asked for meanwhile; not while this thread holds a
-    /// lock of a map, for which that call may wait: then nothing changes.
+    /// is running, waits for that one call, not for calls that are asked for meanwhile; not if this thread
+    /// [may not wait](may_wait_for_callbacks): then nothing changes.
     pub(crate) fn cancel(&self, address: u64) -> Result<bool, TimerError> {
         let mut state = self.state()?;
         let running = state.running.as_ref().filter(|running| running.address == address);
-        if running.is_some() && self.shared.is_own_thread() {
-            return Err(TimerError::Itself);
-        }
         let called = running.map(|running| running.serial);
-        if called.is_some() && is_holding() {
-            // What runs may wait for a lock of a map that this thread holds: a handler has interrupted it.
+        if called.is_some() && !may_wait_for_callbacks() {
             return Err(TimerError::Interrupted);
         }
         let was_armed = state.disarm(address);
@@ -519,7 +516,7 @@ impl<C: Callback> Timers<C> {
     /// Removes the timers of a map, whose first one is at this address.
     pub(crate) fn forget_map(&self, first: u64) {
         let Ok(mut state) = self.state() else { return };
-        let place = state.parts.iter().position(|part| part.range().start == first);
+        let place = state.parts.iter().position(|part| part.start() == first);
         let part = place.map(|place| state.parts.swap_remove(place));
         drop(state);
         drop(part);
@@ -537,16 +534,15 @@ impl<C: Callback> Timers<C> {
     }
 
     /// Has the thread look at the clock, and waits until every timer that was armed before, and is due now, has been
-    /// called. Returns at once when called from a callback, or where this thread holds a lock of a map, for which one
-    /// may wait. Lets go of what timers kept before.
+    /// called. Returns at once where this thread [may not wait](may_wait_for_callbacks). Lets go of what timers kept
+    /// before.
     pub(crate) fn look(&self) {
-        if is_holding() {
-            // As in `cancel`.
+        if !may_wait_for_callbacks() {
             return;
         }
         let Ok(mut state) = self.state() else { return };
         let (serial, times) = (state.serial, TimerClock::ALL.map(|clock| (clock, self.shared.time.now(clock))));
-        if !state.has_thread || self.shared.is_own_thread() {
+        if !state.has_thread {
             return;
         }
         state.wanted += 1;

@@ -6,7 +6,6 @@
 use alloc::boxed::Box;
 use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
-use core::ops::Range;
 
 use super::{Armed, TimerClock};
 
@@ -56,9 +55,14 @@ impl<C> Part<C> {
         Ok(Self { start, stride, places: places.into_boxed_slice(), heaps })
     }
 
-    /// The addresses of its timers.
-    pub(super) fn range(&self) -> Range<u64> {
-        self.start..self.start + self.stride * self.places.len() as u64
+    /// Where the first element has its timer: no two parts share that.
+    pub(super) fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// Whether an element has its timer exactly there. What lies between its timers may be another map's.
+    pub(super) fn has(&self, address: u64) -> bool {
+        self.index(address).is_some()
     }
 
     fn index(&self, address: u64) -> Option<usize> {

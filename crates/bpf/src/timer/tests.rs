@@ -32,6 +32,25 @@ fn a_handler_does_not_wait_for_what_it_has_interrupted() {
     assert!(!is_interrupted() && may_wait(Level::Timers));
 }
 
+/// Mutant: a part is found by the addresses from its first timer on, as far as its values are long.
+#[test]
+fn a_timer_behind_a_value_is_its_own_maps() {
+    // The first map's only value ends 16 bytes behind its timer. Then comes the other map.
+    let [big, small] = [(0x1000 + 4080, 4096, 1), (0x2010, 64, 2)];
+    for parts in [[big, small], [small, big]] {
+        let timers = Timers::<Arc<Nothing>>::new(Box::new(SystemTime));
+        for (start, stride, count) in parts {
+            timers.add(Part::new(start, stride, count).expect("room"));
+        }
+        for address in [0x2010, 0x2050, 0x1000 + 4080] {
+            assert_eq!(timers.init(address, TimerClock::Boot), Ok(()), "{address:#x}");
+            assert_eq!(timers.init(address, TimerClock::Boot), Err(TimerError::Busy), "{address:#x}");
+        }
+        timers.forget_map(big.0);
+        assert_eq!((timers.cancel(0x2050), timers.cancel(big.0)), (Ok(false), Err(TimerError::Invalid)));
+    }
+}
+
 /// Does nothing.
 #[derive(Debug)]
 struct Nothing;

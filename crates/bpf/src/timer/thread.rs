@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use palimpsest_sys::threads::quiet;
 
-use super::{Armed, Callback, Ended, Locked, OF, Running, Shared, State, TimerClock};
+use super::{Armed, CALLS_IN, Callback, Ended, Locked, Running, Shared, State, TimerClock};
 
 /// The longest sleep while a timer waits for another clock than the one that the thread sleeps by: that clock may be
 /// set, or go on while the machine is suspended.
@@ -40,7 +40,7 @@ impl<C> Drop for Gone<'_, C> {
 }
 
 fn run<C: Callback>(shared: &Shared<C>) {
-    OF.set(shared.address());
+    CALLS_IN.set(std::process::id());
     // Made before the lock is taken, so that it is dropped after the lock.
     let _gone = Gone(shared);
     let mut state = shared.lock();

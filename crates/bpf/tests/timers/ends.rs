@@ -1,6 +1,8 @@
 //! How timers end: cancelled, with their elements, with their hosts; and programs that stay for their timers.
 
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::time::Duration;
 
 use palimpsest_bpf::host::{Host, HostBuilder};
 use palimpsest_bpf::interp::HelperError;
@@ -285,4 +287,47 @@ fn timers_are_armed_and_ended_by_many_threads() {
         }
     });
     assert_eq!(host.timer_failures(), 0);
+}
+
+/// Two timers, each of the map of another host, are called at once, and each cancels the other's: whoever waited would
+/// do so for ever. Linux had that as CVE-2024-42239.
+///
+/// Mutants: in `cancel` or in `look` only the callbacks of one's own host are not waited for.
+#[test]
+fn callbacks_of_two_hosts_do_not_wait_for_each_other() {
+    let Some(packs) = packs() else { return };
+    let (hand, maps) = (Hand::default(), [array(), array()]);
+    let hosts = maps.each_ref().map(|timed| Host::builder().map(Arc::clone(timed)).time(hand.clone()).build());
+    let (tell, told) = mpsc::channel();
+    let (both, shown) = (Barrier::new(2), hosts.clone());
+    let both_maps = maps.into_iter().fold(Host::builder(), HostBuilder::map);
+    let third = with(both_maps, move |number| {
+        if number == 0 {
+            both.wait();
+            shown.iter().for_each(|host| host.look_at_time());
+        } else {
+            tell.send(number as i64).expect("the test waits");
+        }
+        Ok(0)
+    });
+    let arm = |map: usize| {
+        format!(
+            "r7 = map[idx:{map}][0]+8 ll\nr1 = r7\nr2 = map[idx:{map}] ll\nr3 = 1\ncall 169\nr1 = r7\n\
+             r2 = func[tick{map}] ll\ncall 170\nr1 = r7\nr2 = 10\nr3 = 0\ncall 171\n"
+        )
+    };
+    let tick = |map: usize| {
+        let meet = "r1 = 0\ncall 70000\n";
+        let cancel = format!("r1 = map[idx:{}][0]+8 ll\ncall 172\nr1 = r0\ncall 70000\n", 1 - map);
+        // The other one has not returned when this one is told.
+        format!("tick{map}: {meet}{cancel}{meet}r0 = 0\nexit\n")
+    };
+    let text = format!("{}{}r0 = 0\nexit\n{}{}", arm(0), arm(1), tick(0), tick(1));
+    assert_eq!(run(&load(&packs, &third, &text), 0, 0, 0), 0);
+    hand.0.fetch_add(10, Ordering::SeqCst);
+    // Whoever looks waits for what it is the test that it ends.
+    let looks = hosts.map(|host| std::thread::spawn(move || host.look_at_time()));
+    let answers = [(); 2].map(|()| told.recv_timeout(Duration::from_secs(60)));
+    assert_eq!(answers, [Ok(-35); 2], "they wait for each other");
+    looks.into_iter().for_each(|look| look.join().expect("it looks"));
 }
