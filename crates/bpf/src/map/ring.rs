@@ -12,8 +12,10 @@
 //!
 //! Positions count bytes for ever; a record lies at its position modulo the length. It has a header of 8 bytes: the low
 //! half is its length in bytes, with bit 31 while it is being written, bit 30 if it is to be skipped, and bit 29
-//! always; then come the bytes, up to a multiple of 8. A record never crosses the end: what is left there becomes a
-//! record to be skipped. So one that takes more than half of the room may find none although nothing is there.
+//! always; then come the bytes, up to a multiple of 8. A record never crosses the end, and no header but one to be
+//! skipped is the last word: what is left there becomes a record to be skipped. So one that takes more than half of the
+//! room may find none although nothing is there; and each record is known by an address inside the ring's memory, also
+//! one without bytes, which is never that of something else behind it.
 //!
 //! # Protocol
 //!
@@ -185,7 +187,6 @@ impl Ring {
     /// Takes room for `len` bytes. Returns where they lie.
     pub(crate) fn reserve(&self, len: u64) -> Option<u64> {
         let words = self.words();
-        // Behind the header, which may be the last word.
         let first = self.index(self.take(words, len)?) + 1;
         Some(address(&words[first..]))
     }
@@ -215,7 +216,7 @@ impl Ring {
         let mut seen = producers.load(Ordering::Relaxed);
         loop {
             let rest = self.len - self.offset(seen);
-            let skipped = if rest < total { rest } else { 0 };
+            let skipped = if rest < total || rest == HEADER { rest } else { 0 };
             // P1. Acquire: with the release of C4; without it the consumer could clear what is written here.
             let consumer = consumers.load(Ordering::Acquire);
             let end = seen.wrapping_add(skipped + total);
@@ -258,7 +259,7 @@ impl Ring {
     pub(crate) fn finish_quietly(&self, record: u64, fate: Fate, wake: Wake) -> Option<&Waker> {
         let words = self.words();
         let start = address(words) + RECORDS as u64;
-        let offset = record.checked_sub(start + HEADER).filter(|offset| *offset < self.len)?;
+        let offset = record.checked_sub(start + HEADER).filter(|offset| *offset < self.len - HEADER)?;
         self.finish_at(words, offset, fate, wake)
     }
 
