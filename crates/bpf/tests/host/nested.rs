@@ -70,6 +70,21 @@ fn maps_in_maps_are_no_values() {
     // How far apart two maps are is nobody's business.
     let distance = counts(8, SEVEN).replace("r1 = *(u64 *)(r0 + 0)\n", "r1 = r0\nr1 -= r0\n");
     assert_eq!(refused(&distance), Fault::Address { register: Register::R1 });
+    // Nor which of two is higher, or whether one is where the other is with a number added: asked often enough, that
+    // tells the distance.
+    let compared = |condition: &str| {
+        let first = counts(8, SEVEN)
+            .replace("r1 = *(u64 *)(r0 + 0)\nr1 += 5\n*(u64 *)(r0 + 0) = r1\nr0 = r1\nexit\n", "r6 = r0\n");
+        let second = counts(9, ONE).replace("r1 = *(u64 *)(r0 + 0)\n", &format!("r6 += 8\nif {condition} goto none\n"));
+        first.replace("none: r0 = -1\nexit", "") + &second
+    };
+    let both_inner = |condition| refused(&compared(condition).replace("map[idx:9]", "map[idx:8]"));
+    for condition in ["r6 > r0", "r6 == r0", "r0 s< r6"] {
+        assert!(matches!(both_inner(condition), Fault::Address { .. }), "{condition}");
+    }
+    let own = "*(u32 *)(r10 - 4) = 0\nr1 = map[idx:0] ll\nr2 = r10\nr2 += -4\ncall 1\nif r0 == 0 goto none\n\
+               r1 = r0\nr1 += 8\nif r1 > r0 goto none\nnone: r0 = 0\nexit";
+    assert!(nested().build().verify(contract(), code(own)).is_ok(), "it is one map");
     // What stands for inner maps cannot be named.
     assert_eq!(refused("r1 = map[idx:10] ll\nr0 = 0\nexit"), Fault::Map { index: 10 });
 }

@@ -56,8 +56,11 @@ impl Step<'_> {
             (address, number) | (number, address) if is_equality && address.is_address() && is_zero(number) => {
                 return Ok(self.null_check(condition, address, target));
             }
-            // Which of two addresses is higher does not tell where they are: nothing is learned.
-            (Value::Pointer(area, _), Value::Pointer(of, _)) if area == of && width == Width::W64 => {
+            // Which of two addresses is higher does not tell where they are, if their memory is the same: nothing is
+            // learned. Values of inner maps may be of different maps, whose distance nobody is to know.
+            (Value::Pointer(area, _), Value::Pointer(of, _))
+                if area == of && width == Width::W64 && !self.is_inner(area) =>
+            {
                 return Ok(Next::Two(behind, target, self.state.clone()));
             }
             (Value::Scalar(_), _) => {
