@@ -62,8 +62,7 @@ fn nested(calls: usize) -> Code {
     typed(&format!("call local f1\nr0 = 0\nexit\n{levels}f7: r0 = 0\nexit\n"))
 }
 
-/// Mutants: a call counts as one instruction, or as many as its function has without those that it calls; the sum
-/// wraps.
+/// Mutants: a call counts as one instruction, or as many as its function has without those that it calls.
 #[test]
 fn with_fuel_a_program_runs_no_longer_than_its_budget_between_two_jumps_back() {
     const BUDGET: u64 = 2000;
@@ -84,7 +83,6 @@ fn with_fuel_a_program_runs_no_longer_than_its_budget_between_two_jumps_back() {
         let promised_nothing = host.verify(contract(), nested(calls)).map(|linked| linked.verified().fuel());
         assert_eq!(promised_nothing, Ok(None), "{calls} calls are followed once");
     }
-    // A thousand calls six deep: far more than a number of 64 bits counts, but for the calls that are not followed.
     assert!(host.verify(fuelled().budget(1_000_000), nested(1000)).is_err());
     // A loop that would take too long is one that pays.
     let looping = |calls: usize| {
