@@ -10,10 +10,10 @@ use super::leans::Leans;
 use super::live::live;
 use super::log::Watch;
 use super::scalar::Scalar;
-use super::state::{Area, Callback, Links, Sources, State, Value};
+use super::state::{Area, Callback, Effort, Links, Sources, State, Value};
 use super::step::{Next, Seen, Shared, Step};
 use super::stored::{Region, Stored};
-use super::{ContextUse, Contract, Guard, Leftovers};
+use super::{ContextUse, Contract, EFFORT, Guard, Leftovers, MOST_VALUES};
 use crate::code::Code;
 use crate::insn::{Instruction, Register, Wide};
 
@@ -107,6 +107,14 @@ pub(super) struct Limits {
     pub(super) budget: usize,
     /// [`State::weight`] of all that is kept.
     pub(super) values: usize,
+    /// Values that are compared, copied or changed.
+    pub(super) effort: usize,
+}
+
+impl Limits {
+    pub(super) const fn new(budget: usize) -> Self {
+        Self { budget, values: MOST_VALUES, effort: budget.saturating_mul(EFFORT) }
+    }
 }
 
 /// What was found out about a program that can do no harm.
@@ -143,6 +151,7 @@ pub(super) fn explore<'a>(
         bases: Cell::new(0),
         frames: Cell::new(1),
         unfollowed: Cell::new(0),
+        effort: Effort::default(),
         unset: if contract.may_print(code) { Value::Cleared } else { Value::Unset },
         leftovers: Cell::new(Leftovers::Any),
     };
@@ -229,7 +238,7 @@ impl Explorer<'_> {
         self.values += state.weight();
         self.pending.push(Way { at, state, before: None, entering: false, since: 0 });
         self.watch(Watch::add_root);
-        let Limits { budget, values: most_values } = limits;
+        let Limits { budget, values: most_values, effort: most_effort } = limits;
         // Whoever watches sees each step. Otherwise one comparison suffices.
         let unseen = if self.watch.is_some() { 0 } else { budget };
         while let Some(mut way) = self.pending.pop() {
@@ -243,6 +252,8 @@ impl Explorer<'_> {
                     Err(Fault::Budget { budget })
                 } else if self.values > most_values {
                     Err(Fault::Values { most: most_values })
+                } else if self.shared.effort.get() > most_effort {
+                    Err(Fault::Effort { most: most_effort })
                 } else {
                     self.advance(&mut way)
                 };
@@ -345,6 +356,7 @@ impl Explorer<'_> {
         }
         let Way { before, since, .. } = *way;
         self.values += state.weight();
+        self.shared.effort.add(state.weight());
         self.pending.push(Way { at, state, before, entering: entering == Entering::Yes, since });
         self.watch(Watch::add_fork);
     }
@@ -381,9 +393,9 @@ impl Explorer<'_> {
             }
             // While ways from it are followed, what they use is not known yet.
             let is_covered = if is_open {
-                kept.state.includes(&kept.links, state)
+                kept.state.includes(&kept.links, state, &self.shared.effort)
             } else {
-                kept.state.covers(&kept.links, state, kept.used.get())
+                kept.state.covers(&kept.links, state, kept.used.get(), &self.shared.effort)
             };
             if !is_covered {
                 continue;
@@ -417,7 +429,8 @@ impl Explorer<'_> {
                 }
                 true => {
                     let looked_at = self.looked_at(way);
-                    if looked_at.includes(&looked_at.links(), &kept.state) && kept.state.has_rounds_of(state) {
+                    let is_same = looked_at.includes(&looked_at.links(), &kept.state, &self.shared.effort);
+                    if is_same && kept.state.has_rounds_of(state) {
                         return Err(Fault::Endless);
                     }
                 }
@@ -433,11 +446,11 @@ impl Explorer<'_> {
             self.looked_at(way)
         };
         let index = self.kept.len();
-        self.values += state.weight();
+        let links = state.links();
+        self.values += state.weight() + links.weight();
         // Of functions around the innermost one, whoever compares states compares the numbers.
         self.note_used(way.before, way.state.sources_of_callers());
         let (before, leans, used) = (way.before, Cell::default(), Cell::default());
-        let links = state.links();
         self.kept.push(Kept { state, links, earlier: latest, before, open: 1, leans, used });
         self.watch(Watch::keep);
         way.state.begin_sources();
@@ -448,6 +461,7 @@ impl Explorer<'_> {
 
     /// Returns the state of a way without what nobody looks at again.
     fn looked_at(&self, way: &Way) -> State {
+        self.shared.effort.add(way.state.weight());
         let mut state = way.state.clone();
         state.forget(way.at, &self.live);
         state

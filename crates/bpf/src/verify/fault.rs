@@ -48,7 +48,7 @@ impl Fault {
 
     /// Whether fuel would help.
     pub(super) const fn may_be_fuelled(&self) -> bool {
-        matches!(self, Self::Endless | Self::Budget { .. } | Self::Values { .. })
+        matches!(self, Self::Endless | Self::Budget { .. } | Self::Values { .. } | Self::Effort { .. })
     }
 }
 
@@ -465,6 +465,15 @@ pub enum Fault {
         /// Values.
         most: usize,
     },
+    /// There is too much to compare and to copy.
+    #[error(
+        "the verifier would have to compare and copy more than {most} values of registers and stack; use less stack \
+         where ways part and meet"
+    )]
+    Effort {
+        /// Values.
+        most: usize,
+    },
     /// There is too much to look at.
     #[error(
         "after {budget} instructions on all ways through the program no end is in sight; bound its loops more tightly, \
@@ -555,6 +564,7 @@ mod tests {
             Unknown,
             Endless,
             Values { most: 5 },
+            Effort { most: 5 },
             Budget { budget: 5 },
         ];
         for fault in every {

@@ -190,8 +190,12 @@ pub(crate) struct MapShape {
 const BUDGET: usize = 1_000_000;
 /// Instructions followed before the loops of a program that may have fuel count as needing it.
 const PROOF_BUDGET: usize = 100_000;
-/// Most values of registers and stack in all kept states and all ways to be followed: some hundred MiB.
-const MOST_VALUES: usize = 8 << 20;
+/// Most values of registers and stack in all kept states and all ways to be followed: 96 bytes each, so that all take
+/// 400 MiB at most.
+const MOST_VALUES: usize = 4 << 20;
+/// Values of registers and stack that may be compared, copied or changed, on average, for each instruction followed: few
+/// programs have more in all their functions, and most comparisons end early.
+const EFFORT: usize = 256;
 /// Most fuel: jumps back.
 pub const MOST_FUEL: u64 = 1 << 62;
 
@@ -328,11 +332,11 @@ impl Contract {
 
     /// Returns what was found out by the attempt that counts.
     fn decide(&self, code: &Code) -> Result<(Explored, Attempt), (VerifyError, Attempt)> {
-        let limits = Limits { budget: self.budget.unwrap_or(BUDGET), values: MOST_VALUES };
+        let limits = Limits::new(self.budget.unwrap_or(BUDGET));
         if self.fuel.is_none() {
             return self.explore(code, Loops::Proven, limits).map_err(Refused::error);
         }
-        let first = Limits { budget: limits.budget.min(PROOF_BUDGET), ..limits };
+        let first = Limits::new(limits.budget.min(PROOF_BUDGET));
         match self.explore(code, Loops::Proven, first) {
             Err(Refused { error, .. }) if error.fault.may_be_fuelled() => {
                 self.explore(code, Loops::Fuelled, limits).map_err(Refused::error)

@@ -313,7 +313,7 @@ fn what_is_kept_in_mind_is_bounded() {
     let code = Code::new(&assemble(&text).expect("a program")).expect("its structure is right");
     let contract = Contract::new().context(16, ContextAccess::Read);
     let within = |values| {
-        let limits = Limits { budget: BUDGET, values };
+        let limits = Limits { values, ..Limits::new(BUDGET) };
         explore(&code, &Functions::default(), &contract, (Loops::Proven, limits), None)
             .map(drop)
             .map_err(|error| error.fault)

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::slot::Slot;
-use super::{Area, Link, Sources, Value};
+use super::{Area, Effort, Link, Sources, Value};
 use crate::code::MOST_FRAMES;
 use crate::insn::{Register, Size};
 use crate::verify::scalar::Scalar;
@@ -168,10 +168,11 @@ impl Frame {
     }
 
     /// Whether everything known here includes what is known there; of numbers on the stack, those among `used`.
-    pub(super) fn includes_with(&self, other: &Self, depth: usize, used: Sources) -> bool {
+    pub(super) fn includes_with(&self, other: &Self, depth: usize, used: Sources, effort: &Effort) -> bool {
+        let registers = self.registers.iter().zip(&other.registers);
         self.is_function_of(other)
-            && self.registers.iter().zip(&other.registers).all(|(content, other)| content.value.includes(&other.value))
-            && self.stack_includes(other, depth, used)
+            && effort.all(registers.map(|(content, other)| content.value.includes(&other.value)))
+            && self.stack_includes(other, depth, used, effort)
     }
 
     /// Whether it is the same function, which goes on at the same place and leaves its loops in the same way.

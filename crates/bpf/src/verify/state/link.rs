@@ -7,7 +7,7 @@
 use alloc::vec::Vec;
 
 use super::slot::Slot;
-use super::{Content, Frame, Sources, State, Value};
+use super::{Content, Effort, Frame, Sources, State, Value};
 use crate::insn::{AluOp, Register, Size, Width};
 use crate::verify::scalar::Scalar;
 
@@ -300,6 +300,8 @@ struct Linked {
     link: Link,
 }
 
+const _: () = assert!(size_of::<Linked>() <= size_of::<Content>());
+
 impl Linked {
     fn has_base_of(&self, other: &Self) -> bool {
         self.link.number() == other.link.number()
@@ -321,8 +323,14 @@ impl Linked {
 pub(in crate::verify) struct Links(Vec<Linked>);
 
 impl Links {
+    /// How many there are: none takes more room than a value.
+    pub(in crate::verify) fn weight(&self) -> usize {
+        self.0.len()
+    }
+
     /// Whether those that are among `used` are linked in `other`, too, which has as many functions active.
-    pub(super) fn are_in(&self, other: &State, used: Sources) -> bool {
+    pub(super) fn are_in(&self, other: &State, used: Sources, effort: &Effort) -> bool {
+        effort.add(self.0.len());
         self.0.chunk_by(Linked::has_base_of).all(|of_one| {
             let mut all = of_one.iter().filter(|linked| linked.is_among(used, other.frames.len() - 1));
             let term = |linked: &Linked| Term::of(other.frames[linked.depth].at(linked.place), linked.link);

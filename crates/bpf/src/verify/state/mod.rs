@@ -1,6 +1,7 @@
 //! What is known at one place of a program: the registers and stack of every active function.
 
 mod change;
+mod effort;
 mod frame;
 mod link;
 mod slot;
@@ -11,6 +12,7 @@ mod written;
 use alloc::vec::Vec;
 
 pub(super) use change::{Known, Part, Place, slots};
+pub(super) use effort::Effort;
 pub(super) use frame::{Callback, Content, Frame};
 pub(super) use link::{Link, Links};
 pub(crate) use slot::Backing;
@@ -209,7 +211,8 @@ impl State {
 
     /// Returns how many values it has: what keeping it costs.
     pub(super) fn weight(&self) -> usize {
-        self.frames.iter().map(|frame| frame.registers.len() + frame.slots.len()).sum()
+        // What else is in a frame takes no more room than one.
+        self.frames.iter().map(|frame| frame.registers.len() + frame.slots.len() + 1).sum()
     }
 
     /// Forgets what nobody looks at again, before instruction `at`; `live` tells it for every instruction.
@@ -224,7 +227,7 @@ impl State {
     }
 
     /// Whether every program that is right from here, where these are the `links`, is right from `other`.
-    pub(super) fn includes(&self, links: &Links, other: &Self) -> bool {
+    pub(super) fn includes(&self, links: &Links, other: &Self, effort: &Effort) -> bool {
         self.holds_what(other)
             && self.frames.len() == other.frames.len()
             && self
@@ -232,8 +235,8 @@ impl State {
                 .iter()
                 .zip(&other.frames)
                 .enumerate()
-                .all(|(depth, (frame, other))| frame.includes_with(other, depth, Sources::ALL))
-            && links.are_in(other, Sources::ALL)
+                .all(|(depth, (frame, other))| frame.includes_with(other, depth, Sources::ALL, effort))
+            && links.are_in(other, Sources::ALL, effort)
     }
 
     /// Returns a state that includes both, and is the same again after few rounds of a loop. Both have the same

@@ -17,6 +17,9 @@ pub(super) enum Slot {
     Dynptr(Dynptr),
 }
 
+/// What a slot or a register takes in a state that is kept: the verifier's memory is bounded by their number.
+const _: () = assert!(size_of::<Slot>() <= 96 && size_of::<Content>() <= 96);
+
 /// A dynptr: memory whose accesses a helper checks when the program runs. Two slots that nobody else writes or reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::verify) struct Dynptr {

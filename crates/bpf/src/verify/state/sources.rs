@@ -2,7 +2,7 @@
 
 use super::frame::Frame;
 use super::slot::Slot;
-use super::{Links, State, Value};
+use super::{Effort, Links, State, Value};
 use crate::insn::Register;
 
 /// Numbers of the last kept state of a way, a bit for each: of registers of the function that was innermost there, and
@@ -76,28 +76,29 @@ impl Frame {
     }
 
     /// As `includes`, except that numbers that are not among `used` need only both be numbers, whichever.
-    fn covers(&self, other: &Self, depth: usize, used: Sources) -> bool {
+    fn covers(&self, other: &Self, depth: usize, used: Sources, effort: &Effort) -> bool {
         let is_any = |index: usize| {
             let both = (&self.registers[index].value, &other.registers[index].value);
             let are_numbers = matches!(both, (Value::Scalar(_), Value::Scalar(_)));
             are_numbers && !used.has_register(index)
         };
+        let covers =
+            |index: usize| is_any(index) || self.registers[index].value.includes(&other.registers[index].value);
         self.is_function_of(other)
-            && (0..self.registers.len())
-                .all(|index| is_any(index) || self.registers[index].value.includes(&other.registers[index].value))
-            && self.stack_includes(other, depth, used)
+            && effort.all((0..self.registers.len()).map(covers))
+            && self.stack_includes(other, depth, used, effort)
     }
 
     /// Whether the stack includes that of `other`; of numbers that are not among `used`, only that there are some.
-    pub(super) fn stack_includes(&self, other: &Self, depth: usize, used: Sources) -> bool {
-        (0..self.slots.len()).all(|index| {
+    pub(super) fn stack_includes(&self, other: &Self, depth: usize, used: Sources, effort: &Effort) -> bool {
+        effort.all((0..self.slots.len()).map(|index| {
             let other = other.slots.get(index).unwrap_or(&Slot::UNSET);
             match &self.slots[index] {
                 Slot::Bytes(written) if !used.has_parts() => Slot::Bytes(written.without_numbers()).includes(other),
                 Slot::Whole(content) if content.number().is_some() && !used.has_slot(depth, index) => other.is_number(),
                 slot => slot.includes(other),
             }
-        })
+        }))
     }
 }
 
@@ -105,7 +106,7 @@ impl State {
     /// As [`includes`](Self::includes), except that numbers that are not among `used` need only both be numbers,
     /// whichever; and links need not be the same unless they are among `used`. Numbers in registers of functions around
     /// the innermost one are always used.
-    pub(in crate::verify) fn covers(&self, links: &Links, other: &Self, used: Sources) -> bool {
+    pub(in crate::verify) fn covers(&self, links: &Links, other: &Self, used: Sources, effort: &Effort) -> bool {
         let (Some((top, callers)), Some((other_top, other_callers))) =
             (self.frames.split_last(), other.frames.split_last())
         else {
@@ -114,9 +115,9 @@ impl State {
         let around = callers.iter().zip(other_callers).enumerate();
         self.holds_what(other)
             && callers.len() == other_callers.len()
-            && around.into_iter().all(|(depth, (frame, other))| frame.includes_with(other, depth, used))
-            && top.covers(other_top, callers.len(), used)
-            && (!used.has_links() || links.are_in(other, used))
+            && around.into_iter().all(|(depth, (frame, other))| frame.includes_with(other, depth, used, effort))
+            && top.covers(other_top, callers.len(), used, effort)
+            && (!used.has_links() || links.are_in(other, used, effort))
     }
 
     /// Returns what numbers of functions around the innermost one were made of.

@@ -8,7 +8,7 @@ use core::cell::Cell;
 use super::alone::Functions;
 use super::fault::Fault;
 use super::scalar::Scalar;
-use super::state::{Area, Callback, Content, FIRST, Link, Sources, State, Value};
+use super::state::{Area, Callback, Content, Effort, FIRST, Link, Sources, State, Value};
 use super::stored::Stored;
 use super::{ContextUse, Contract, Guard, Leftovers, Side, Trust};
 use crate::code::Code;
@@ -62,6 +62,8 @@ pub(super) struct Shared<'a> {
     pub(super) frames: Cell<usize>,
     /// Instructions that run in calls that are not followed, if that matters.
     pub(super) unfollowed: Cell<usize>,
+    /// What was done with whole states.
+    pub(super) effort: Effort,
     /// What `r3` to `r5` are where the program has put nothing.
     pub(super) unset: Value,
     /// What they hold there when the program runs.
