@@ -97,8 +97,6 @@ impl Step<'_> {
     /// Calls something with this signature.
     fn call_by(mut self, signature: Signature) -> Result<Next, Fault> {
         let behind = self.at + 1;
-        // What it returns or gives back may be known by values anywhere.
-        self.shared.effort.add(self.state.weight());
         if signature.returns == Returns::Probed && self.shared.contract.unproven != Unproven::Probe {
             return Err(Fault::Probes);
         }

@@ -107,7 +107,7 @@ pub(super) struct Limits {
     pub(super) budget: usize,
     /// [`State::weight`] of all that is kept.
     pub(super) values: usize,
-    /// Values that are compared, copied or changed.
+    /// Values that are compared and copied.
     pub(super) effort: usize,
 }
 

@@ -311,15 +311,52 @@ fn what_is_kept_in_mind_is_bounded() {
         .collect();
     let text = format!("{slots}{parts}r0 = *(u64 *)(r10 - 8)\nexit");
     let code = Code::new(&assemble(&text).expect("a program")).expect("its structure is right");
-    let contract = Contract::new().context(16, ContextAccess::Read);
-    let within = |values| {
-        let limits = Limits { values, ..Limits::new(BUDGET) };
-        explore(&code, &Functions::default(), &contract, (Loops::Proven, limits), None)
-            .map(drop)
-            .map_err(|error| error.fault)
-    };
+    let within = |values| within(&code, Limits { values, ..Limits::new(BUDGET) });
     assert_eq!(within(2000), Err(Fault::Values { most: 2000 }));
     assert_eq!(within(MOST_VALUES), Ok(()));
+}
+
+/// Follows all of `code`.
+fn within(code: &Code, limits: Limits) -> Result<(), Fault> {
+    let contract = Contract::new().context(16, ContextAccess::Read);
+    let explored = explore(code, &Functions::default(), &contract, (Loops::Proven, limits), None);
+    explored.map(drop).map_err(|error| error.fault)
+}
+
+/// Mutants: comparisons are not counted; copies are not, where ways part or where they meet.
+#[test]
+fn what_is_compared_and_copied_is_bounded() {
+    let slots: String = (1..=64).map(|slot| format!("*(u64 *)(r10 - {}) = {slot}\n", 8 * slot)).collect();
+    // Nothing meets: each branch copies all.
+    let parting: String = (0..100).map(|n| format!("r3 = *(u8 *)(r1 + 0)\nif r3 == {n} goto end\n")).collect();
+    // Eight ways differ in one slot, and meet each other again and again.
+    let bits: String = [1, 2, 4]
+        .map(|bit| format!("r3 = *(u8 *)(r1 + {bit})\nif r3 > 5 goto b{bit}\nr6 += {bit}\nb{bit}:\n"))
+        .concat();
+    let meeting = format!("r6 = 0\n{bits}*(u64 *)(r10 - 512) = r6\nr3 = 0\nr6 = 0\n{}", "goto +0\n".repeat(100));
+    let used = "r4 = *(u64 *)(r10 - 512)\nr1 += r4\nr4 = *(u8 *)(r1 + 0)\n";
+    let least = |text: String| {
+        let code = Code::new(&assemble(&text).expect("a program")).expect("its structure is right");
+        let is_enough = |effort| match within(&code, Limits { effort, ..Limits::new(BUDGET) }) {
+            Ok(()) => true,
+            Err(fault) => {
+                assert_eq!(fault, Fault::Effort { most: effort });
+                false
+            }
+        };
+        let (mut low, mut high) = (0_usize, 1 << 20);
+        while low < high {
+            let middle = low.midpoint(high);
+            (low, high) = if is_enough(middle) { (low, middle) } else { (middle + 1, high) };
+        }
+        low
+    };
+    let parting = least(format!("{slots}{parting}end: r0 = 0\nexit"));
+    let meeting = least(format!("{slots}{meeting}{used}r0 = 0\nexit"));
+    // 74 values are copied at each branch, and compared at the end.
+    assert!((2 * 74 * 100..15_000).contains(&parting), "{parting}");
+    // A state is copied every 8 meetings, and compared with one more at each.
+    assert!((80_000..100_000).contains(&meeting), "{meeting}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use core::cell::Cell;
 
-/// How many values of registers and stack were compared, copied or changed on account of others.
+/// How many values of registers and stack were compared, or copied with their state.
 #[derive(Debug, Default)]
 pub(in crate::verify) struct Effort(Cell<usize>);
 

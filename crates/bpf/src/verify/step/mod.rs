@@ -62,7 +62,7 @@ pub(super) struct Shared<'a> {
     pub(super) frames: Cell<usize>,
     /// Instructions that run in calls that are not followed, if that matters.
     pub(super) unfollowed: Cell<usize>,
-    /// What was done with whole states.
+    /// What comparing and copying states has cost.
     pub(super) effort: Effort,
     /// What `r3` to `r5` are where the program has put nothing.
     pub(super) unset: Value,
