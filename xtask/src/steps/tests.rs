@@ -114,7 +114,7 @@ pub(super) const LEFT_OUT: &[LeftOut] = &[
         reason: "the same ones each time, since the seed is fixed",
     },
     LeftOut {
-        what: "7700 of 8000 random programs of bpf.differential, and the campaign of bpf.guarded",
+        what: "7700 of 8000 random programs of bpf.differential, and the campaigns of bpf.guarded and bpf.least",
         reason: "more of the same kind, which take minutes",
     },
     LeftOut {
@@ -145,6 +145,9 @@ const ALLOCATOR: &str = "the same is played with glibc's and jemalloc, and prelo
 const RANDOM_PROGRAMS: (&str, &str) = ("bpf.differential", "8000");
 /// The test program of random programs between guard pages, and the test in it that short runs leave out.
 const GUARDED_PROGRAMS: (&str, &str) = ("bpf.guarded", "what_is_accepted_stays_between_its_pages_in_a_campaign");
+/// The test program of random programs with the least context that each needs, and the test in it that short runs leave
+/// out.
+const LEAST_PROGRAMS: (&str, &str) = ("bpf.least", "programs_need_the_context_they_are_promised_in_a_campaign");
 /// The test program of static keys in C, and the test in it that short runs leave out.
 const KEYS_IN_C: (&str, &str) = ("capi.program", "keys::branches_are_switched_in_code_of_every_kind");
 /// The test program that exchanges text while everything else goes on, its test, and how often it does so then.
@@ -168,7 +171,7 @@ pub(super) fn test(workspace: &Workspace, depth: Depth) -> Result<Done, StepErro
     if depth == Depth::Exhaustive {
         let (name, count) = RANDOM_PROGRAMS;
         chosen(workspace, &programs, name, &[], Tests::Some, &[("PALIMPSEST_BPF_PROGRAMS", count)])?;
-        for (name, campaign) in [GUARDED_PROGRAMS, KEYS_IN_C] {
+        for (name, campaign) in [GUARDED_PROGRAMS, LEAST_PROGRAMS, KEYS_IN_C] {
             chosen(workspace, &programs, name, &["--exact", campaign, "--ignored"], Tests::One, &[])?;
         }
         let (name, torture, exchanges) = EXCHANGES;

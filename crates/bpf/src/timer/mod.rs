@@ -137,7 +137,7 @@ pub(crate) enum TimerError {
     /// This process is a forked child of the one that has the thread.
     Child,
     /// This thread is changing timers, and a signal handler has interrupted it, or it asks for the time. Or it would
-    /// wait for a call that may wait for the map that it is changing; or from a callback for one, which may wait for it.
+    /// wait for a call that may wait for it: for the map that it is changing, or for the callback that it runs.
     Interrupted,
 }
 
@@ -301,8 +301,8 @@ impl<C> Drop for Shared<C> {
 std::thread_local! {
     /// The address of the [`Shared`] whose lock this thread holds, or is about to; 0 if it holds none.
     static INSIDE: Cell<usize> = const { Cell::new(0) };
-    /// The process in which this is the thread of some timers; 0 if it is not. A callback may fork, and the child's only
-    /// thread is no timers' any more.
+    /// The process in which this is the thread of some timers; 0 if it is not. A callback may fork, and the thread of
+    /// the child is no timers'.
     static CALLS_IN: Cell<u32> = const { Cell::new(0) };
 }
 

@@ -191,11 +191,11 @@ const BUDGET: usize = 1_000_000;
 /// Instructions followed before the loops of a program that may have fuel count as needing it.
 const PROOF_BUDGET: usize = 100_000;
 /// Most values of registers and stack in all kept states and all ways to be followed: 96 bytes each, so that all take
-/// 400 MiB at most.
-const MOST_VALUES: usize = 4 << 20;
-/// Values of registers and stack that may be compared and copied, on average, for each instruction of the budget. Programs
-/// that are seen need 1 to 40. With the budget that is not set, all of it takes about 2 seconds.
-const EFFORT: usize = 256;
+/// 576 MiB at most. Programs of the greatest length need two thirds of that.
+const MOST_VALUES: usize = 6 << 20;
+/// Values of registers and stack that may be compared and copied, on average, for each instruction of the budget.
+/// Programs that are seen need 1 to 40. With the budget that is not set, all of it takes about 2 seconds of a CPU.
+const EFFORT: usize = 128;
 /// Most fuel: jumps back.
 pub const MOST_FUEL: u64 = 1 << 62;
 
@@ -261,7 +261,8 @@ impl Contract {
     }
 
     /// Follows this many instructions, on all ways together, before a program is refused; a million if not set. If
-    /// functions that are verified alone are refused, as many more with all calls followed.
+    /// functions that are verified alone are refused, as many more with all calls followed. For each instruction, 128
+    /// values of registers and stack may be compared and copied on average.
     pub fn budget(self, budget: usize) -> Self {
         Self { budget: Some(budget), ..self }
     }
@@ -277,8 +278,9 @@ impl Contract {
     /// hands a function to a helper: those loops end, but if they are nested only after more rounds than anybody waits
     /// for, so that they take fuel as well.
     ///
-    /// Between two jumps back a program runs fewer instructions than the [budget](Self::budget), so that both together
-    /// bound the time of a run. Without fuel only its end is certain, not how long that takes.
+    /// Between two jumps back a program runs fewer instructions than the [budget](Self::budget), also in functions that
+    /// are verified alone. So both together bound the time of a run, but for what helpers do: a call may copy a value,
+    /// whatever its length. Without fuel only its end is certain, not how long that takes.
     pub fn fuel(self, fuel: u64) -> Self {
         Self { fuel: Some(fuel.min(MOST_FUEL)), ..self }
     }
