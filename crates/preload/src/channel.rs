@@ -9,7 +9,7 @@ use std::path::Path;
 use std::ptr;
 
 use palimpsest_sys::Causes;
-use rustix::fs::{Mode, OFlags, fstat, open};
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::io::{Errno, retry_on_intr, write};
 
 use crate::arch::system_call;
@@ -224,22 +224,16 @@ fn open_report(path: &Path) -> Result<OwnedFd, AppendError> {
 
 /// Returns the file, if nobody else can have put it there.
 fn checked(file: OwnedFd) -> Result<OwnedFd, AppendError> {
-    let file = File::from(file);
-    let found = file.metadata().map_err(|error| AppendError::File {
-        action: "look at it",
-        source: Errno::from_io_error(&error).unwrap_or(Errno::IO),
-    })?;
-    let kind = found.file_type();
-    // Others cannot make devices.
-    if kind.is_char_device() {
-        return Ok(file.into());
-    }
+    // Not by the standard library, which makes a call that a filter may kill for (`statx`).
+    let found = fstat(&file).map_err(|source| AppendError::File { action: "look at it", source })?;
     let own = rustix::process::geteuid().as_raw();
-    match (found.uid(), found.nlink()) {
-        _ if !kind.is_file() && !kind.is_fifo() => Err(AppendError::Kind),
-        (owner, _) if owner != own => Err(AppendError::NotOwn { owner, own }),
-        (_, links @ 2..) => Err(AppendError::ManyNames { links }),
-        _ => Ok(file.into()),
+    match (FileType::from_raw_mode(found.st_mode), found.st_uid, u64::from(found.st_nlink)) {
+        // Others cannot make devices.
+        (FileType::CharacterDevice, ..) => Ok(file),
+        (FileType::RegularFile | FileType::Fifo, owner, _) if owner != own => Err(AppendError::NotOwn { owner, own }),
+        (FileType::RegularFile | FileType::Fifo, _, links @ 2..) => Err(AppendError::ManyNames { links }),
+        (FileType::RegularFile | FileType::Fifo, ..) => Ok(file),
+        _ => Err(AppendError::Kind),
     }
 }
 
