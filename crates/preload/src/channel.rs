@@ -1,10 +1,8 @@
 //! Writes to the user without harming the program: never to a file that the program has put in place of ours, and never
 //! at the price of a signal.
 
-use std::fs::File;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::ptr;
 
@@ -167,7 +165,7 @@ pub(crate) enum AppendError {
     #[error("it has {links} names (hard links); name a file of your own")]
     ManyNames {
         /// How many.
-        links: u64,
+        links: libc::nlink_t,
     },
     /// A folder, a socket or a disk.
     #[error("it is no file, pipe or terminal to which lines can be appended")]
@@ -227,7 +225,7 @@ fn checked(file: OwnedFd) -> Result<OwnedFd, AppendError> {
     // Not by the standard library, which makes a call that a filter may kill for (`statx`).
     let found = fstat(&file).map_err(|source| AppendError::File { action: "look at it", source })?;
     let own = rustix::process::geteuid().as_raw();
-    match (FileType::from_raw_mode(found.st_mode), found.st_uid, u64::from(found.st_nlink)) {
+    match (FileType::from_raw_mode(found.st_mode), found.st_uid, found.st_nlink) {
         // Others cannot make devices.
         (FileType::CharacterDevice, ..) => Ok(file),
         (FileType::RegularFile | FileType::Fifo, owner, _) if owner != own => Err(AppendError::NotOwn { owner, own }),
@@ -314,6 +312,7 @@ fn empty() -> libc::sigset_t {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::io::{self, Read};
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::PermissionsExt;
