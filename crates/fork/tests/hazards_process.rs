@@ -408,35 +408,6 @@ fn a_filter_that_forbids_memory_files_is_told() {
     });
 }
 
-/// Fails on: a freeze that is refused for a call that it can do without, or that makes it: this process ends.
-#[test]
-fn calls_that_only_a_part_of_a_freeze_needs_refuse_that_part() {
-    play("calls_that_only_a_part_of_a_freeze_needs_refuse_that_part", || {
-        let memory = Memory::apart(16 * MIB);
-        memory.fill(0..memory.len, 1);
-        for number in [
-            libc::SYS_pkey_mprotect,
-            libc::SYS_get_mempolicy,
-            libc::SYS_mincore,
-            libc::SYS_getrusage,
-            libc::SYS_close_range,
-            libc::SYS_rt_tgsigqueueinfo,
-            libc::SYS_io_uring_register,
-            libc::SYS_io_submit,
-        ] {
-            common::filter(number, libc::SECCOMP_RET_KILL_PROCESS);
-        }
-        let report = freeze(&Options::new().measure(Measure::Nothing));
-        assert!(memory.is_frozen() && memory.holds(0..memory.len, 1), "{report}");
-        let told = "a seccomp filter would end the program for get_mempolicy, io_uring_register, io_submit: ";
-        assert!(report.notes.iter().any(|note| note.starts_with(told)), "{report}");
-        let stop = Options::new().other_threads(OtherThreads::Stop);
-        let refused = std::thread::spawn(move || try_freeze(&stop)).join().expect("it lives").expect_err("two threads");
-        let FreezeError::Filtered { call, .. } = refused else { panic!("{refused}") };
-        assert_eq!(call.number(), libc::SYS_rt_tgsigqueueinfo);
-    });
-}
-
 #[test]
 fn children_in_another_pid_namespace_can_still_be_made() {
     play("children_in_another_pid_namespace_can_still_be_made", || {

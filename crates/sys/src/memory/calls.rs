@@ -14,7 +14,6 @@ use rustix::mm::{MapFlags, ProtFlags};
 use super::span::Span;
 use crate::last_errno;
 use crate::pages::maps::Permissions;
-use crate::seccomp::FreezeCall;
 
 /// `MREMAP_DONTUNMAP` of `include/uapi/linux/mman.h`.
 const DONT_UNMAP: i32 = 4;
@@ -299,11 +298,11 @@ pub fn locks_future_memory() -> bool {
     is_locked
 }
 
-/// Returns how many pages of `span`, at most 512 pages, are in memory (`mincore(2)`); `None` if not all are mapped, or
-/// a filter forbids the question. Changes `errno`.
+/// Returns how many pages of `span`, at most 512 pages, are in memory (`mincore(2)`); `None` if not all are mapped.
+/// Changes `errno`.
 pub fn in_memory(span: Span) -> Option<usize> {
     let mut answers = [0_u8; 512];
-    if span.len() / rustix::param::page_size() > answers.len() || FreezeCall::Mincore.is_deadly() {
+    if span.len() / rustix::param::page_size() > answers.len() {
         return None;
     }
     // SAFETY: the kernel writes one byte for each page, of which there are no more than entries in `answers`.

@@ -184,8 +184,6 @@ fn what_was_told_is_believed_of_as_many_filters() {
 /// it is deadly: 31.
 #[test]
 fn only_the_part_that_needs_a_deadly_call_is_refused() {
-    use crate::memory::calls::in_memory;
-    use crate::memory::span::Span;
     use crate::pages::policy::has_policy;
 
     const OTHERS: [Part; 9] = [
@@ -217,7 +215,6 @@ fn only_the_part_that_needs_a_deadly_call_is_refused() {
             let here = (&raw const page).addr() & !(page - 1);
             is_refused(Part::Service) == (call.part() == Part::Service)
                 && OTHERS.into_iter().all(|part| is_refused(part) == (call.part() == part))
-                && (call != FreezeCall::Mincore || in_memory(Span::new(here, here + page)).is_none())
                 && !has_policy(here)
                 && !crate::async_io::uring::is_any_registered()
                 && crate::async_io::aio::is_context(8).is_ok_and(|is| !is) == (call != FreezeCall::AsyncSubmit)
