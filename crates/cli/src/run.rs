@@ -23,7 +23,7 @@ pub(crate) use object::NAME as OBJECT_NAME;
 use palimpsest_numa::{NoSuchNode, NodeId, Topology};
 use palimpsest_sys::proc::stat::Incarnation;
 use palimpsest_sys::proc::status::Status;
-use palimpsest_sys::seccomp::probe_waits;
+use palimpsest_sys::seccomp::{Calls, deadly_calls};
 use palimpsest_sys::{OpenRegularError, broken_pipe};
 use rustix::process::geteuid;
 
@@ -153,7 +153,11 @@ fn prepare(arguments: &Arguments) -> Result<Prepared, Failure> {
     command.env("PALIMPSEST_STARTED", Incarnation::of_this_process().to_string());
     // So that programs below need neither ask nor try. Without `/proc`, or where nobody counts filters, they will.
     if let Some(filters) = Status::of_this_thread().ok().and_then(|status| status.filters()) {
-        let tried = if filters > 0 && probe_waits().is_ok() { ",tried" } else { "" };
+        let tried = match deadly_calls() {
+            Ok(Calls::NONE) if filters > 0 => ",tried".to_owned(),
+            Ok(deadly) if filters > 0 => format!(",tried,{}", deadly.named(",")),
+            Ok(_) | Err(_) => String::new(),
+        };
         command.env("PALIMPSEST_FILTERS", format!("{filters}{tried}"));
     }
     Ok(Prepared { command, path, object: Some(object) })

@@ -343,8 +343,12 @@ fn run_tries_for_all_below_whether_filters_above_it_end_them() {
     }
     let above = palimpsest_sys::proc::status::Status::of_this_thread().ok().and_then(|status| status.seccomp_filters);
     let Some(above) = above else { return println!("skipped: this kernel does not count filters") };
-    let deadly = "palimpsest: not frozen: a seccomp filter would end the program for mincore";
-    for (action, suffix, told) in [("refuse", ",tried", None), ("kill", "", Some(deadly))] {
+    let deadly = "palimpsest: not frozen: a seccomp filter would end the program for msync";
+    for (action, suffix, told) in [
+        ("refuse", ",tried", None),
+        ("unit", ",tried,pkey_mprotect,mincore", None),
+        ("needed", ",tried,msync,mincore", Some(deadly)),
+    ] {
         let report = at(action);
         let mut command = Command::new(at("inherited"));
         command.args([action, env!("CARGO_BIN_EXE_palimpsest"), "run", "--at", "fork"]);

@@ -1,5 +1,6 @@
 //! Forks, and keeps an account of what forks cost.
 
+use palimpsest_sys::seccomp::FreezeCall;
 use palimpsest_sys::threads::own::{Blocked, Uncancelled, context_switches};
 use palimpsest_sys::{in_children, last_errno};
 use rustix::io::Errno;
@@ -204,7 +205,7 @@ impl Watch {
     /// Starts, if a clean fork takes `clean` nanoseconds; 0 if that is not known.
     fn start(clean: u64) -> Self {
         let is_long = clean == 0 || clean > SHORT;
-        let switches = is_long.then(context_switches).flatten();
+        let switches = (is_long && !FreezeCall::Usage.is_deadly()).then(context_switches).flatten();
         Self { wall: WallMoment::now(), cpu: CpuMoment::now(), switches }
     }
 

@@ -80,11 +80,11 @@ fn begin_checked(options: &Options, budget: Duration, checked: Checked) -> Resul
             shared.progress.begin(anonymous, 0);
             shared.progress.checked_first(walked, options.pause);
             drop(locked);
-            let notes = let_core_dumps_have_files().into_iter().collect();
+            let notes = let_core_dumps_have_files().into_iter().chain(hazards::left_out(options)).collect();
             return Ok(Report { progress: Some(shared.progress.read()), notes, ..Report::unseen(way) });
         }
     }
-    let may_hold = hazards::may_hold(options);
+    let may_freeze = hazards::may_freeze(options);
     // Other threads may change mappings while these are read.
     shared.left_alone.begin();
     let (started, wall) = (CpuMoment::now(), WallMoment::now());
@@ -92,7 +92,7 @@ fn begin_checked(options: &Options, budget: Duration, checked: Checked) -> Resul
         let looked = started.elapsed();
         let step = tables.ledger().first_step((options.pages, options.pays), (done.way, &places), Where::Planned);
         if step == Step::Freeze {
-            may_hold?;
+            may_freeze?;
         }
         let (extent, pages, mappings) = (done.extent, options.pages, headroom.mappings);
         let terms = Terms { budget, extent, pages, mappings, looked, step };
@@ -125,6 +125,7 @@ fn begin_checked(options: &Options, budget: Duration, checked: Checked) -> Resul
     if planned > 0 {
         report.notes.extend(let_core_dumps_have_files());
     }
+    report.notes.extend(hazards::left_out(options));
     report.progress = Some(shared.progress.read());
     Ok(report)
 }

@@ -81,6 +81,7 @@ unsafe fn freeze_at_once(options: &Options) -> Result<Report, FreezeError> {
     report.done();
     report.notes.extend(lost_names(&report));
     report.notes.extend(let_core_dumps_have_files());
+    report.notes.extend(hazards::left_out(options));
     report.fork_before = before;
     report.fork_after = measure(options).0;
     report.notes.extend(unmeasured);

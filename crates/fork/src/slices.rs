@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use palimpsest_sys::Causes;
 use palimpsest_sys::pages::pagemap::Pagemap;
 use palimpsest_sys::threads::hold::World;
 use palimpsest_sys::threads::own::Blocked;
@@ -39,7 +40,7 @@ const MOST_DOUBLINGS: u32 = 10;
 /// How long to leave a deputy to its errand before another look.
 const ERRAND: Duration = Duration::from_millis(1);
 
-/// Why what could not be gathered stays as it is.
+/// Why what could not be gathered stays as it is beside other threads.
 const KEPT_PLAIN: &str = "what could not be gathered is not frozen, since there are other threads, which must not be \
                           held still: allow that (`OtherThreads::Stop`, `--threads stop`)";
 
@@ -213,7 +214,7 @@ unsafe fn slice(
         return Ok(());
     }
     if let Step::Gather(gathering) = locked.agenda().step() {
-        if occasion == Occasion::ForkAgain && hazards::may_hold(&options).is_ok() {
+        if occasion == Occasion::ForkAgain && hazards::may_freeze(&options).is_ok() {
             // Huge pages would be made while somebody waits for the fork. And such a program writes little between
             // forks: its memory is better frozen.
             return freeze_the_rest(&mut locked, gathering);
@@ -325,11 +326,14 @@ fn settle_gathering(locked: &mut Locked, occasion: Occasion, gathering: Gatherin
 /// Ends the gathering, and plans to freeze what is left, where that pays.
 fn freeze_the_rest(locked: &mut Locked, gathering: Gathering) -> Result<(), FreezeError> {
     let (options, agenda) = (locked.options(), locked.agenda());
-    let may_freeze = hazards::may_hold(&options).is_ok();
+    let kept = hazards::may_freeze(&options).err().map(|error| match error {
+        FreezeError::Threads { .. } => KEPT_PLAIN.to_owned(),
+        other => format!("what could not be gathered is not frozen: {}", Causes(&other)),
+    });
     let rest = match gathering.place {
         Where::Planned => Ok(agenda.planned.saturating_sub(agenda.gathered())),
         // Listing it would be in vain.
-        Where::Everywhere if !may_freeze => Ok(plain(locked).unwrap_or(0)),
+        Where::Everywhere if kept.is_some() => Ok(plain(locked).unwrap_or(0)),
         Where::Everywhere => plan_rest(locked),
     };
     let agenda = locked.agenda();
@@ -338,8 +342,8 @@ fn freeze_the_rest(locked: &mut Locked, gathering: Gathering) -> Result<(), Free
     let is_much = rest.as_ref().is_ok_and(|rest| *rest > (rest + agenda.gathered()) / LITTLE);
     match &rest {
         Ok(rest) if is_much && locked.ledger().pays(*rest, options.pays) => {
-            if !may_freeze {
-                finish(locked, Stage::Ended, Some(KEPT_PLAIN.to_owned()));
+            if kept.is_some() {
+                finish(locked, Stage::Ended, kept);
             }
         }
         Ok(_) => finish(locked, Stage::Done, None),

@@ -115,10 +115,10 @@ fn where_no_deputy_can_give_up_its_rights_one_is_sent_and_the_thread_asks() {
     });
 }
 
-/// Fails on: a child that is killed at each slice.
+/// Fails on: a child that is killed at a slice.
 #[test]
-fn where_giving_up_rights_kills_one_deputy_is_sent_and_the_thread_asks() {
-    play("where_giving_up_rights_kills_one_deputy_is_sent_and_the_thread_asks", || {
+fn where_giving_up_rights_kills_no_deputy_is_sent_and_the_thread_asks() {
+    play("where_giving_up_rights_kills_no_deputy_is_sent_and_the_thread_asks", || {
         gather_where_none_can_give_up_its_rights(|| kill_for(&[GIVES_UP]));
     });
 }

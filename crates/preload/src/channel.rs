@@ -1,15 +1,13 @@
 //! Writes to the user without harming the program: never to a file that the program has put in place of ours, and never
 //! at the price of a signal.
 
-use std::fs::File;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::ptr;
 
 use palimpsest_sys::Causes;
-use rustix::fs::{Mode, OFlags, fstat, open};
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::io::{Errno, retry_on_intr, write};
 
 use crate::arch::system_call;
@@ -167,7 +165,7 @@ pub(crate) enum AppendError {
     #[error("it has {links} names (hard links); name a file of your own")]
     ManyNames {
         /// How many.
-        links: u64,
+        links: libc::nlink_t,
     },
     /// A folder, a socket or a disk.
     #[error("it is no file, pipe or terminal to which lines can be appended")]
@@ -224,22 +222,16 @@ fn open_report(path: &Path) -> Result<OwnedFd, AppendError> {
 
 /// Returns the file, if nobody else can have put it there.
 fn checked(file: OwnedFd) -> Result<OwnedFd, AppendError> {
-    let file = File::from(file);
-    let found = file.metadata().map_err(|error| AppendError::File {
-        action: "look at it",
-        source: Errno::from_io_error(&error).unwrap_or(Errno::IO),
-    })?;
-    let kind = found.file_type();
-    // Others cannot make devices.
-    if kind.is_char_device() {
-        return Ok(file.into());
-    }
+    // Not by the standard library, which makes a call that a filter may kill for (`statx`).
+    let found = fstat(&file).map_err(|source| AppendError::File { action: "look at it", source })?;
     let own = rustix::process::geteuid().as_raw();
-    match (found.uid(), found.nlink()) {
-        _ if !kind.is_file() && !kind.is_fifo() => Err(AppendError::Kind),
-        (owner, _) if owner != own => Err(AppendError::NotOwn { owner, own }),
-        (_, links @ 2..) => Err(AppendError::ManyNames { links }),
-        _ => Ok(file.into()),
+    match (FileType::from_raw_mode(found.st_mode), found.st_uid, found.st_nlink) {
+        // Others cannot make devices.
+        (FileType::CharacterDevice, ..) => Ok(file),
+        (FileType::RegularFile | FileType::Fifo, owner, _) if owner != own => Err(AppendError::NotOwn { owner, own }),
+        (FileType::RegularFile | FileType::Fifo, _, links @ 2..) => Err(AppendError::ManyNames { links }),
+        (FileType::RegularFile | FileType::Fifo, ..) => Ok(file),
+        _ => Err(AppendError::Kind),
     }
 }
 
@@ -320,6 +312,7 @@ fn empty() -> libc::sigset_t {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::io::{self, Read};
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::PermissionsExt;

@@ -7,14 +7,16 @@
 //! | filters | calls |
 //! |---|---|
 //! | none | all |
-//! | only those above `palimpsest run`, which has tried the calls | all |
-//! | only those above the object, untried | all, once they pass a trial in a child at the first fork |
+//! | only those above `palimpsest run`, which has tried the calls | all but the deadly ones |
+//! | only those above the object, untried | these, once they were tried in children at the first fork |
 //! | more, which a sandbox has installed | none |
+//!
+//! If one is deadly that everything needs ([`Part::Service`]), none is made.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering, fence};
 
 use palimpsest_fork::guard;
-use palimpsest_sys::seccomp::{self, FreezeCall, Verdict};
+use palimpsest_sys::seccomp::{self, Calls, FreezeCall, Part, Untried};
 
 use crate::cancelling::uncancelled;
 use crate::filters::{self, Filters, Trial};
@@ -83,8 +85,10 @@ const FEARED: u8 = 2;
 pub(crate) enum Feared {
     /// So many were added below `palimpsest run`.
     Added(u64),
-    /// One ends the program for this call, or that could not be tried.
-    Deadly(FreezeCall, Verdict),
+    /// One ends the program for this call.
+    Deadly(FreezeCall),
+    /// Whether one does could not be tried.
+    Untried(Untried),
 }
 
 /// Whether the program is confined: from then on the object makes no call in place of the program's waits, and none
@@ -180,9 +184,19 @@ fn this_thread() -> usize {
     unsafe { libc::pthread_self() as usize }
 }
 
+/// Whether work may be done in place of the program's waits. Only if it is not [seen](is_seen) to be confined.
+pub(crate) fn leaves_waits() -> bool {
+    seccomp::found_deadly().first_of(&[Part::Waits]).is_none()
+}
+
 /// What a look has found.
 enum Found {
     Harmless,
+    /// Filters under which the program was started, that end it for these calls.
+    Tried {
+        filters: u64,
+        deadly: Calls,
+    },
     Untried,
     Added(u64),
 }
@@ -191,7 +205,9 @@ fn look(of_the_start: Option<Filters>) -> Found {
     match (filters::of_this_thread(), of_the_start) {
         (Some(0), _) => Found::Harmless,
         (Some(now), Some(Filters { count, .. })) if now > count => Found::Added(now - count),
-        (Some(_), Some(Filters { trial: Trial::Unneeded | Trial::Passed, .. })) => Found::Harmless,
+        (Some(filters), Some(Filters { trial: Trial::Done(deadly), .. })) => Found::Tried { filters, deadly },
+        // None has been taken away.
+        (Some(_), Some(Filters { trial: Trial::Unneeded, .. })) => Found::Harmless,
         // Without `/proc`, too.
         _ => Found::Untried,
     }
@@ -203,7 +219,7 @@ pub(crate) fn is_free(started: &Started) -> bool {
     if is_known_to_be_free(started) {
         return true;
     }
-    let may_look = matches!(started.filters, Some(Filters { trial: Trial::Passed, .. }));
+    let may_look = matches!(started.filters, Some(Filters { trial: Trial::Done(_), .. }));
     if is_own() || !may_look || INHERITED.load(Ordering::Relaxed) != 0 {
         return false;
     }
@@ -228,9 +244,23 @@ pub(crate) fn is_known_to_be_free(started: &Started) -> bool {
 fn settle(found: Found) {
     match found {
         Found::Harmless => INHERITED.store(HARMLESS, Ordering::Relaxed),
+        Found::Tried { filters, deadly } => {
+            seccomp::tell(filters, deadly);
+            settle_tried(deadly);
+        }
         Found::Added(_) => INHERITED.store(FEARED, Ordering::Relaxed),
         Found::Untried => {}
     }
+}
+
+fn settle_tried(deadly: Calls) {
+    let known = if needed(deadly).is_none() { HARMLESS } else { FEARED };
+    INHERITED.store(known, Ordering::Relaxed);
+}
+
+/// Returns the first of these calls without which nothing can be done.
+fn needed(deadly: Calls) -> Option<FreezeCall> {
+    deadly.first_of(&[Part::Service])
 }
 
 /// Looks before a fork, and tries what nobody has tried. Only if the program has not confined itself.
@@ -241,18 +271,24 @@ pub(crate) fn before_fork(started: &Started) {
     uncancelled(|| {
         settle(look(started.filters));
         if INHERITED.load(Ordering::Relaxed) == 0 {
-            let known = if seccomp::probe_waits().is_ok() { HARMLESS } else { FEARED };
-            INHERITED.store(known, Ordering::Relaxed);
+            match seccomp::deadly_calls() {
+                Ok(deadly) => settle_tried(deadly),
+                Err(_) => INHERITED.store(FEARED, Ordering::Relaxed),
+            }
         }
     });
 }
 
-/// Returns why filters of the start are feared, if they are. Looks and tries again.
+/// Returns why filters of the start are feared, if they are. Looks again, and tries again what could not be tried.
 pub(crate) fn why_feared(started: &Started) -> Option<Feared> {
     match look(started.filters) {
         Found::Harmless => None,
         Found::Added(count) => Some(Feared::Added(count)),
-        Found::Untried => seccomp::probe_waits().err().map(|(call, verdict)| Feared::Deadly(call, verdict)),
+        Found::Tried { deadly, .. } => needed(deadly).map(Feared::Deadly),
+        Found::Untried => match seccomp::deadly_calls() {
+            Ok(deadly) => needed(deadly).map(Feared::Deadly),
+            Err(untried) => Some(Feared::Untried(untried)),
+        },
     }
 }
 
@@ -325,8 +361,9 @@ mod tests {
         if now == 0 {
             assert!(matches!(found(0, Trial::Due), Found::Harmless));
         } else {
-            assert!(matches!(found(now - 1, Trial::Passed), Found::Added(1)));
-            assert!(matches!(found(now, Trial::Passed), Found::Harmless));
+            let passed = Trial::Done(Calls::NONE);
+            assert!(matches!(found(now - 1, passed), Found::Added(1)));
+            assert!(matches!(found(now, passed), Found::Tried { deadly: Calls::NONE, .. }));
             assert!(matches!(found(now, Trial::Due), Found::Untried) && matches!(look(None), Found::Untried));
         }
     }

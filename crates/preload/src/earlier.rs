@@ -19,6 +19,7 @@ use palimpsest_sys::HUGE_PAGE as PIECE;
 use palimpsest_sys::brief_file::BriefFile;
 use palimpsest_sys::memory::calls::in_memory;
 use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::seccomp::FreezeCall;
 
 use crate::cancelling::uncancelled;
 use crate::{errno, freezing, kernel};
@@ -101,9 +102,10 @@ static QUEUE: Mutex<Queue> = Mutex::new(Queue::new());
 /// nothing, or makes huge what a child shares for a moment.
 static HOLDS: AtomicBool = AtomicBool::new(false);
 
-/// Whether to make pieces huge here: once a freeze has begun, its engine does.
+/// Whether to make pieces huge here: once a freeze has begun, its engine does. Not if a filter kills for the question
+/// what is populated.
 fn is_open() -> bool {
-    !freezing::is_decided() && !freezing::is_put_off()
+    !freezing::is_decided() && !freezing::is_put_off() && !FreezeCall::Mincore.is_deadly()
 }
 
 /// Notes a mapping in base pages.

@@ -5,6 +5,7 @@
 //! or from a sandbox that has executed it, shows when it is to be frozen. To open a file of `/proc` costs as much as
 //! nine page faults, since the kernel makes the process's folders for it.
 
+use palimpsest_sys::seccomp::Calls;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::{read, retry_on_intr};
 
@@ -14,8 +15,8 @@ const BEFORE: &[u8] = b"\nSeccomp_filters:\t";
 /// What older kernels say, too, of a thread without any.
 const NONE: &[u8] = b"\nSeccomp:\t0\n";
 
-/// `palimpsest run` sets it: to how many filters confine it, and so each program below; then [`TRIED`], if they end
-/// nobody for a call of this object.
+/// `palimpsest run` sets it: to how many filters confine it, and so each program below; then [`TRIED`], if it knows
+/// the calls of this object for which they end a program, and the names of these, each after a comma.
 const VARIABLE: &str = "PALIMPSEST_FILTERS";
 
 /// What follows the number.
@@ -33,8 +34,9 @@ pub(crate) struct Filters {
 pub(crate) enum Trial {
     /// The program was started under none, as the kernel says.
     Unneeded,
-    /// They do not: `palimpsest run` has tried it, or there were none above it. A sandbox below it may have added some.
-    Passed,
+    /// They do for these calls, as `palimpsest run` has tried; or there were none above it. A sandbox below it may have
+    /// added some.
+    Done(Calls),
     /// Nobody has tried it.
     Due,
 }
@@ -50,9 +52,19 @@ pub(crate) fn at_the_start<'a>(variable: &impl Fn(&str) -> Option<&'a [u8]>) -> 
 
 /// Reads the variable.
 fn told(text: &[u8]) -> Option<Filters> {
-    let digits = text.strip_suffix(TRIED);
-    let count = number(digits.unwrap_or(text))?;
-    Some(Filters { count, trial: if count == 0 || digits.is_some() { Trial::Passed } else { Trial::Due } })
+    let length = text.iter().position(|&byte| byte == b',').unwrap_or(text.len());
+    let (digits, rest) = text.split_at(length);
+    let count = number(digits)?;
+    let trial = match rest {
+        b"" if count > 0 => Trial::Due,
+        b"" => Trial::Done(Calls::NONE),
+        rest => match rest.strip_prefix(TRIED)? {
+            b"" => Trial::Done(Calls::NONE),
+            // Names that are not known here are another version's.
+            names => Calls::from_names(names.strip_prefix(b",")?).map_or(Trial::Due, Trial::Done),
+        },
+    };
+    Some(Filters { count, trial })
 }
 
 /// Reads a number of at most nine digits.
@@ -110,6 +122,7 @@ impl Search {
 #[cfg(test)]
 mod tests {
     use palimpsest_sys::proc::status::Status;
+    use palimpsest_sys::seccomp::FreezeCall;
 
     use super::*;
 
@@ -139,19 +152,27 @@ mod tests {
         }
     }
 
-    /// Fails on: a look at `/proc` in spite of the variable; a variable that is believed whatever it says.
+    /// Fails on: a look at `/proc` in spite of the variable; a variable that is believed whatever it says; names of
+    /// another version that are taken for none.
     #[test]
-    fn the_variable_is_believed_if_it_is_a_number() {
+    fn the_variable_is_believed_if_it_is_a_number_and_known_names() {
         let at_the_start = |value: &'static str| at_the_start(&|name| (name == VARIABLE).then_some(value.as_bytes()));
-        for (value, count, trial) in
-            [("0", 0, Trial::Passed), ("417", 417, Trial::Due), ("417,tried", 417, Trial::Passed)]
-        {
-            assert_eq!(at_the_start(value), Some(Filters { count, trial }));
+        let none = Trial::Done(Calls::NONE);
+        let named = Calls::NONE.with(FreezeCall::Mincore).with(FreezeCall::Confine);
+        for (value, count, trial) in [
+            ("0", 0, none),
+            ("417", 417, Trial::Due),
+            ("417,tried", 417, none),
+            ("2,tried,prctl(PR_SET_SECCOMP),mincore", 2, Trial::Done(named)),
+            ("2,tried,mincore,unheard", 2, Trial::Due),
+            ("2,tried,", 2, Trial::Due),
+        ] {
+            assert_eq!(at_the_start(value), Some(Filters { count, trial }), "{value}");
         }
-        for other in ["", "-1", "+1", "1 ", "x", "1234567890", "1,", "1,tried ", ",tried"] {
+        for other in ["", "-1", "+1", "1 ", "x", "1234567890", "1,", "1,tried ", "1,mincore", ",tried"] {
             let found = at_the_start(other).expect("/proc is mounted");
             assert_eq!(Some(found.count), of_this_thread(), "{other:?}");
-            assert_ne!(found.trial, Trial::Passed, "{other:?}");
+            assert!(!matches!(found.trial, Trial::Done(_)), "{other:?}");
         }
     }
 

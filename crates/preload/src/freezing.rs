@@ -11,13 +11,13 @@ use palimpsest_fork::{Errands, FreezeError, NoStack, OtherThreads, Report, Skip,
 use palimpsest_sys::Causes;
 use palimpsest_sys::brief_file::BriefFile;
 use palimpsest_sys::proc::status::{SeccompMode, Status};
-use palimpsest_sys::seccomp::Verdict as Tried;
+use palimpsest_sys::seccomp::{self, Part};
 use palimpsest_sys::threads::child::{self, Child};
 
 use crate::cancelling::uncancelled;
 use crate::channel::Noted;
 use crate::confined::Feared;
-use crate::settings::{Action, Begins, Refusals, ReportTo, Sandbox};
+use crate::settings::{Action, Begins, Mapped, Refusals, ReportTo, Sandbox};
 use crate::started::Started;
 use crate::{channel, confined, core_filter, moment, unwinder};
 
@@ -63,7 +63,9 @@ pub(crate) fn next_slice() -> Option<Duration> {
     if begins_here() {
         return Some(Duration::ZERO);
     }
-    (IS_FROZEN.load(Ordering::Relaxed) && !confined::is_seen()).then(palimpsest_fork::next_slice).flatten()
+    (IS_FROZEN.load(Ordering::Relaxed) && !confined::is_seen() && confined::leaves_waits())
+        .then(palimpsest_fork::next_slice)
+        .flatten()
 }
 
 /// Whether [`next_slice`] may return anything. Makes no system call.
@@ -77,6 +79,7 @@ fn begins_here() -> bool {
     process != 0
         && !IS_DECIDED.load(Ordering::Relaxed)
         && !confined::is_seen()
+        && confined::leaves_waits()
         && process == rustix::process::getpid().as_raw_nonzero().get().cast_unsigned()
 }
 
@@ -256,13 +259,13 @@ fn tell_in_child(started: &Started, line: &[u8]) -> i32 {
 fn feared(started: &Started) -> Option<String> {
     Some(match confined::why_feared(started)? {
         Feared::Added(count) => added(count),
-        Feared::Deadly(_, Tried::Unknown(untried)) => format!(
+        Feared::Untried(untried) => format!(
             "whether a seccomp filter would end the program for a system call of the freeze could not be tried: {}; \
              say PALIMPSEST_TRUST=seccomp if it allows memfd_create, ioctl and pwrite64",
             Causes(&untried)
         ),
-        Feared::Deadly(call, _) => format!(
-            "a seccomp filter would end the program for {call}, which the freeze or a wait in which it goes on needs; \
+        Feared::Deadly(call) => format!(
+            "a seccomp filter would end the program for {call}, without which nothing can be done; \
              allow it, or say PALIMPSEST_TRUST=seccomp if it allows memfd_create, ioctl and pwrite64"
         ),
     })
@@ -322,7 +325,12 @@ fn act(started: &Started) -> Message {
         Action::Freeze => core_filter::watch(|| unsafe { palimpsest_fork::freeze(options) }),
     };
     match outcome {
-        Ok(report) => {
+        Ok(mut report) => {
+            let parts: &[Part] = match started.settings.mapped {
+                Mapped::AsItIs => &[Part::Waits],
+                Mapped::Huge | Mapped::HugeIfDense => &[Part::Waits, Part::Early],
+            };
+            report.notes.extend(seccomp::found_deadly().losses(parts));
             // If nothing pays yet, something may when the program has grown.
             IS_FROZEN.store(started.settings.action == Action::Freeze, Ordering::Relaxed);
             if report.progress.is_some_and(|progress| progress.stage == Stage::UnderWay) {

@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use palimpsest_numa::{Alone, Folder, Localized, NodeId, Pages, ProgramText, Reach, Sharing, TextOptions, Topology};
 use palimpsest_sys::Causes;
+use palimpsest_sys::seccomp::Calls;
 use palimpsest_sys::threads::child::{self, Child};
 
 use crate::channel::{self, Noted};
@@ -127,7 +128,7 @@ impl Audience {
             self.complain(&format!("{REPORT}=fd:{number}: no such descriptor is open; text is not reported"));
         }
         let text: String = lines.iter().map(|text| line(text)).collect();
-        let is_free = matches!(self.filters, Some(Filters { trial: Trial::Unneeded | Trial::Passed, .. }));
+        let is_free = matches!(self.filters, Some(Filters { trial: Trial::Unneeded | Trial::Done(Calls::NONE), .. }));
         if is_free || !matches!(self.report, ReportTo::File(_)) {
             return channel::report(&self.report, self.descriptor, self.standard_error, || text);
         }

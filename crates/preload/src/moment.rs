@@ -8,6 +8,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use palimpsest_fork::guard;
+use palimpsest_sys::seccomp::FreezeCall;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::{read, retry_on_intr};
 
@@ -105,8 +106,12 @@ fn may_have_grown(number: u64) -> bool {
     has_grown(peak_unless_confined(), LOOKED_AT.load(Ordering::Relaxed)) || number.is_multiple_of(LOOKS_AFTER)
 }
 
-/// Returns the peak of resident memory in kB, at least 1; `None` if the kernel does not tell. Async-signal-safe.
+/// Returns the peak of resident memory in kB, at least 1; `None` if the kernel does not tell, or a filter forbids the
+/// question. Async-signal-safe.
 pub(crate) fn peak() -> Option<u64> {
+    if FreezeCall::Usage.is_deadly() {
+        return None;
+    }
     // SAFETY: all zeros is a valid value.
     let mut usage: libc::rusage = unsafe { MaybeUninit::zeroed().assume_init() };
     // SAFETY: the kernel writes to a local.

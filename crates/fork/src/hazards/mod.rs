@@ -20,7 +20,7 @@ use palimpsest_sys::brief_file::BriefFile;
 use palimpsest_sys::in_children;
 use palimpsest_sys::memory::calls::locks_future_memory;
 use palimpsest_sys::pages::query::{self, SharedFile};
-use palimpsest_sys::seccomp::{self, FreezeCall};
+use palimpsest_sys::seccomp::{self, FreezeCall, Part};
 use palimpsest_sys::threads::hold::{self, Stopped, World};
 use rustix::fd::AsFd;
 use rustix::fs::OFlags;
@@ -28,7 +28,7 @@ use rustix::fs::OFlags;
 use self::descriptors::Kind;
 use crate::clock::CpuMoment;
 use crate::error::FreezeError;
-use crate::options::{Answer, Options, OtherThreads};
+use crate::options::{Answer, Errands, Options, OtherThreads};
 
 /// What is to be done to memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,10 +84,10 @@ fn threads(options: &Options, work: Work) -> Result<usize, FreezeError> {
     // Another thread may fork while files are open: counting threads opens the first one.
     in_children::register();
     let count = match work {
-        Work::Freeze => may_hold(options)?,
+        Work::Freeze => return may_freeze(options),
         Work::Gather => count()?,
     };
-    filters()?;
+    filters(&[Part::Service])?;
     Ok(count)
 }
 
@@ -95,11 +95,14 @@ fn count() -> Result<usize, FreezeError> {
     hold::count().map_err(|source| FreezeError::NoProc { path: "/proc/self/task", source })
 }
 
-/// Refuses threads that a freeze would have to hold and must not. Returns how many there are.
-pub(crate) fn may_hold(options: &Options) -> Result<usize, FreezeError> {
+/// Refuses threads that a freeze would have to hold and must not, and filters that end whoever freezes. Returns how
+/// many threads there are.
+pub(crate) fn may_freeze(options: &Options) -> Result<usize, FreezeError> {
     let count = count()?;
-    if count > 1 && options.other_threads == OtherThreads::Refuse {
-        return Err(FreezeError::Threads { count });
+    match options.other_threads {
+        OtherThreads::Refuse if count > 1 => return Err(FreezeError::Threads { count }),
+        OtherThreads::Stop if count > 1 => filters(&[Part::Service, Part::Freezing, Part::Holding])?,
+        OtherThreads::Refuse | OtherThreads::Stop => filters(&[Part::Service, Part::Freezing])?,
     }
     Ok(count)
 }
@@ -186,9 +189,17 @@ fn descriptors(options: &Options) -> Result<Watcher, FreezeError> {
     Ok(watcher)
 }
 
-/// Refuses filters that forbid what a freeze does.
-fn filters() -> Result<(), FreezeError> {
-    match seccomp::probe_freeze() {
+/// Returns what is not done because a filter would end the program for it, unless that is told as a refusal.
+pub(crate) fn left_out(options: &Options) -> Option<String> {
+    let is_made = |part: &Part| *part != Part::Deputies || options.errands == Errands::Deputy;
+    let parts = [Part::Freezing, Part::Deputies, Part::Policies, Part::Rings, Part::Contexts];
+    let parts: Vec<Part> = parts.into_iter().filter(is_made).collect();
+    seccomp::found_deadly().losses(&parts)
+}
+
+/// Refuses filters that forbid what these parts of a freeze need.
+fn filters(parts: &[Part]) -> Result<(), FreezeError> {
+    match seccomp::probe_parts(parts) {
         Ok(()) => Ok(()),
         Err((FreezeCall::MemfdCreate, verdict)) => Err(FreezeError::NoMemfd { verdict }),
         Err((call, verdict)) => Err(FreezeError::Filtered { call, verdict }),

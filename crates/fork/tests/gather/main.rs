@@ -14,6 +14,7 @@ use common::gathering::{
     Child, LEN, PIECE, about_to_wait, by_deputies, children, filled, in_slices, needs_huge_pages, plan,
     says_what_it_took, slices, to_the_end,
 };
+use common::notified::{Call, kill_for};
 use common::{Memory, in_child, page, play, slice, status_kb};
 use palimpsest_fork::{OtherThreads, Pause, Pays, Stage, progress, status};
 
@@ -535,5 +536,39 @@ fn a_fork_takes_no_slice_where_the_last_one_was_at_a_wait() {
             assert!(gathered() > before, "{:?}", progress());
         }
         assert!(memory.holds(0..LEN, 1));
+    });
+}
+
+/// Fails on: a gathering that is refused because nothing may be frozen; a freeze of the rest, which would end the
+/// process; a report that does not say so.
+#[test]
+fn where_making_files_kills_memory_is_gathered_and_nothing_is_frozen() {
+    play("where_making_files_kills_memory_is_gathered_and_nothing_is_frozen", || {
+        needs_huge_pages();
+        let memory = filled();
+        kill_for(&[Call { number: libc::SYS_memfd_create, third: None }]);
+        let report = plan(&in_slices());
+        let told = "a seccomp filter would end the program for memfd_create: nothing is frozen";
+        assert!(report.notes.iter().any(|note| note == told), "{report}");
+        let done = to_the_end(|_| {});
+        assert_eq!((memory.huge(), done.frozen_bytes), (LEN, 0), "{done:?}");
+        assert!(memory.holds(0..LEN, 1) && memory.is_anonymous());
+    });
+}
+
+/// Fails on: an end of the gathering at the fork at which another program would have the rest frozen.
+#[test]
+fn where_making_files_kills_who_forks_again_and_again_without_waiting_has_memory_gathered() {
+    play("where_making_files_kills_who_forks_again_and_again_without_waiting_has_memory_gathered", || {
+        needs_huge_pages();
+        let memory = filled();
+        kill_for(&[Call { number: libc::SYS_memfd_create, third: None }]);
+        plan(&in_slices());
+        let forks = (0..1 << 10).find(|_| {
+            assert_eq!(in_child(|| i32::from(!memory.holds(0..LEN, 1))), 0);
+            progress().stage != Stage::UnderWay
+        });
+        assert!(forks.is_some() && memory.is_anonymous(), "{:?}", progress());
+        assert_eq!((memory.huge(), progress().frozen_bytes), (LEN, 0), "{:?}", progress());
     });
 }

@@ -154,7 +154,8 @@ fn a_filter_that_another_thread_installs_for_all_leaves_the_wait_that_is_under_w
 }
 
 /// Fails on: a call that the program does not make, before it is known that a filter was there when it started; a
-/// filter that only refuses, as those of containers, and keeps programs from being frozen; a refusal that is not told.
+/// filter that only refuses, as those of containers, or ends whoever makes a call that can be left out, and keeps
+/// programs from being frozen; a refusal that is not told.
 #[test]
 fn a_filter_that_was_there_before_the_program_ends_it_for_no_call_of_ours() {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/inherited.c");
@@ -164,13 +165,15 @@ fn a_filter_that_was_there_before_the_program_ends_it_for_no_call_of_ours() {
     let below = [&slices[..], &[("PALIMPSEST_FILTERS", "0")]].concat();
     let trusted = [&below[..], &[("PALIMPSEST_TRUST", "seccomp")]].concat();
     let added = "palimpsest: not frozen: the program has installed 1 seccomp filter(s), or a sandbox that ";
-    let deadly = "palimpsest: not frozen: a seccomp filter would end the program for get_mempolicy, which ";
+    let deadly = "palimpsest: not frozen: a seccomp filter would end the program for msync, ";
     let own = palimpsest_sys::proc::status::Status::of_this_thread().expect("/proc is mounted").seccomp_filters;
     for (action, variables, told) in [
         // Of a sandbox below `palimpsest run`, and from before it.
         ("kill", &below[..], Some(added)),
         ("refuse", &below, Some(added)),
-        ("kill", &slices, Some(deadly)),
+        ("needed", &slices, Some(deadly)),
+        ("kill", &slices, None),
+        ("unit", &slices, None),
         ("refuse", &slices, None),
         ("refuse", &trusted, None),
     ] {
@@ -189,4 +192,54 @@ fn a_filter_that_was_there_before_the_program_ends_it_for_no_call_of_ours() {
         let is_done = ["froze process", "gathered memory of process"].iter().any(|verb| ran.report.contains(verb));
         assert_eq!(is_done, told.is_none(), "{case}{}", ran.report);
     }
+}
+
+/// Fails on: a program that is not served for want of a call that can be left out; one that is ended for such a call;
+/// what is left out, and not told.
+#[test]
+fn what_a_filter_from_before_the_program_ends_it_for_is_left_out_and_told() {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/inherited.c");
+    let Some(program) = compile(Path::new(source), "inherited-part", &[]) else { return };
+    let (program, object) = (program.to_str().expect("a path in UTF-8"), object());
+    let own = palimpsest_sys::proc::status::Status::of_this_thread().expect("/proc is mounted").seccomp_filters;
+    let Some(own) = own else { return println!("skipped: this kernel does not count filters") };
+    let early = "less memory is put into huge pages before the first fork";
+    let unit = format!("mincore: {early}");
+    let kill = format!(
+        "getrusage, mincore, ppoll, epoll_pwait, process_vm_readv, process_vm_writev: nothing is done \
+         in waits, {early}"
+    );
+    let told_by_run = format!("{},tried,mincore,pkey_mprotect", own + 1);
+    for (action, filters, notes) in [
+        ("unit", None, &[&unit[..]][..]),
+        ("unit", Some(&told_by_run[..]), &[&unit]),
+        ("kill", None, &[&kill, "get_mempolicy: memory with a policy for NUMA nodes is treated like other memory"]),
+    ] {
+        let variables = [("PALIMPSEST_PAUSE", "100us"), ("PALIMPSEST_PAYS_AFTER", "100")];
+        let variables: Vec<_> = variables.into_iter().chain(filters.map(|told| ("PALIMPSEST_FILTERS", told))).collect();
+        let ran = run(&[program, action], frozen(object.to_str().expect("a path in UTF-8"), &variables));
+        if ran.status == Some(77) {
+            return println!("skipped: this kernel takes no filters");
+        }
+        let case = format!("{action} {filters:?}: {}{}", ran.stderr, ran.report);
+        assert_eq!((ran.status, ran.stdout.as_str(), ran.stderr.as_str()), (Some(0), "worked\n", ""), "{case}");
+        let is_done = ["froze process", "gathered memory of process"].iter().any(|verb| ran.report.contains(verb));
+        assert!(is_done, "{case}");
+        for note in notes {
+            assert!(
+                ran.report.contains(&format!("note: a seccomp filter would end the program for {note}\n")),
+                "{case}"
+            );
+        }
+        assert_eq!(ran.report.matches("seccomp").count(), notes.len(), "{case}");
+    }
+    // Nothing can be frozen; whether memory can be gathered is the kernel's to say.
+    let variables = [("PALIMPSEST_PAUSE", "2ms"), ("PALIMPSEST_HUGE", "gather"), ("PALIMPSEST_PAYS_AFTER", "1000")];
+    let ran = run(&[program, "files"], frozen(object.to_str().expect("a path in UTF-8"), &variables));
+    let case = format!("files: {}{}", ran.stderr, ran.report);
+    assert_eq!((ran.status, ran.stdout.as_str()), (Some(0), "worked\n"), "{case}");
+    assert!(!ran.report.contains("palimpsest: froze process"), "{case}");
+    let is_gathered = ran.report.contains("palimpsest: gathered memory of process");
+    assert!(is_gathered || ran.report.contains("memfd_create") || ran.stderr.contains("memfd_create"), "{case}");
+    assert!(!is_gathered || ran.report.contains("would end the program for memfd_create: nothing is frozen"), "{case}");
 }

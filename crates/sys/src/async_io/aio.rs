@@ -7,6 +7,7 @@
 use rustix::io::Errno;
 
 use crate::last_errno;
+use crate::seccomp::FreezeCall;
 
 /// The start of a ring's name in the list of mappings.
 pub const RING_NAME: &[u8] = b"/[aio]";
@@ -20,6 +21,9 @@ pub const RING_NAME: &[u8] = b"/[aio]";
 ///
 /// The error of the kernel or of a filter.
 pub fn is_context(context: usize) -> Result<bool, Errno> {
+    if FreezeCall::AsyncSubmit.is_deadly() {
+        return Err(Errno::PERM);
+    }
     // SAFETY: with no requests the kernel reads none; it reads a word at `context`, and handles faults there itself.
     match unsafe { libc::syscall(libc::SYS_io_submit, context, 0_usize, 0_usize) } {
         0 => Ok(true),

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use crate::last_errno;
 use crate::pages::lines::each_line;
+use crate::seccomp::FreezeCall;
 
 /// The name of a ring, as a descriptor's link and in the list of mappings.
 pub const RING_NAME: &[u8] = b"anon_inode:[io_uring]";
@@ -193,6 +194,9 @@ pub fn is_any_registered() -> bool {
 
 /// Calls `io_uring_register` with one argument, of a kind that the kernel does not keep.
 fn register(ring: i32, operation: u32, argument: usize) -> Result<(), Errno> {
+    if FreezeCall::RingRegister.is_deadly() {
+        return Err(Errno::PERM);
+    }
     // SAFETY: callers pass an address where nothing is mapped, or a structure of their own that the kernel reads and
     // fills before it returns.
     let answer = unsafe { libc::syscall(libc::SYS_io_uring_register, ring, operation, argument, 1_usize) };

@@ -16,7 +16,7 @@ use crate::pages::pagemap::{Pagemap, ScanWay};
 use crate::pages::smaps;
 use crate::proc::{sysctl, thp};
 use crate::proc_mem::ProcMem;
-use crate::seccomp::{self, Probe, Verdict};
+use crate::seccomp::{self, Part, Probe, Verdict};
 use crate::threads::core_sync::{CoreSync, SyncPath};
 
 const MARK: u8 = 0xc3;
@@ -181,7 +181,7 @@ pub(super) fn membarrier() -> Trial {
 }
 
 pub(super) fn freeze_calls() -> Result<(), Lack> {
-    seccomp::probe_freeze().or_else(|(call, verdict)| judged(&call.to_string(), verdict))
+    seccomp::probe_parts(&[Part::Service, Part::Freezing]).or_else(|(call, verdict)| judged(&call.to_string(), verdict))
 }
 
 pub(super) fn page_scan() -> Result<ScanWay, Lack> {

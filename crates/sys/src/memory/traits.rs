@@ -8,6 +8,7 @@ use super::span::Span;
 use crate::last_errno;
 use crate::pages::maps::Permissions;
 use crate::pages::vmas::{Vma, VmaFlags};
+use crate::seccomp::FreezeCall;
 
 /// Flags that advice sets, whatever is mapped.
 const ADVISED: [(VmaFlags, i32); 7] = [
@@ -111,8 +112,12 @@ impl Traits {
     pub fn restrict(self, span: Span) {
         let special =
             SPECIAL.into_iter().filter(|(flag, _)| self.flags.intersects(*flag)).fold(0, |all, (_, bit)| all | bit);
-        if self.protection_key != 0 || special != 0 {
-            // All new mappings have key 0. SAFETY: gives memory the rights that it had before it was replaced.
+        if self.protection_key == 0 && special != 0 {
+            // SAFETY: gives memory the rights that it had before it was replaced.
+            unsafe { libc::syscall(libc::SYS_mprotect, span.start, span.len(), self.rights() | special) };
+        }
+        if self.protection_key != 0 && !FreezeCall::ProtectionKey.is_deadly() {
+            // All new mappings have key 0. SAFETY: as above.
             unsafe {
                 libc::syscall(
                     libc::SYS_pkey_mprotect,

@@ -1,9 +1,9 @@
-//! The calls of a freeze, and of waits in which it goes on, that a plain program need not make.
+//! The calls of a freeze, and of waits in which it goes on, that a plain program need not make, and what each is for.
 
 use std::fmt;
 use std::ptr;
 
-use super::{Probe, attempt};
+use super::{Part, Probe, attempt};
 use crate::pages::pagemap::PAGEMAP_SCAN;
 use crate::pages::query::PROCMAP_QUERY;
 
@@ -19,7 +19,9 @@ pub enum FreezeCall {
     Write,
     /// `fstat`: which file it is.
     Status,
-    /// `fcntl`: its seals.
+    /// `fchmod`: who may open it again.
+    Rights,
+    /// `fcntl`: its seals; and the standard library's look at a descriptor.
     Seal,
     /// `ioctl`: `PAGEMAP_SCAN` and `PROCMAP_QUERY`.
     Ioctl,
@@ -67,21 +69,32 @@ pub enum FreezeCall {
     ReadMemory,
     /// `process_vm_writev`: hands its answer over.
     WriteMemory,
-    /// `rt_sigpending`: whether a signal should end a wait.
+    /// `rt_sigpending`: whether a signal should end a wait, or was there before a report was written.
     PendingSignals,
+    /// `rt_sigtimedwait`: takes back a signal that writing a report has brought.
+    TakeSignal,
     /// `getpid`: whose memory it is.
     ProcessId,
     /// `gettid`: which thread holds the others.
     ThreadId,
+    /// `close_range`: takes descriptors from a deputy.
+    CloseRange,
+    /// `prctl`: takes all calls from a deputy but its own.
+    Confine,
+    /// `getppid`: whether a deputy's sender lives.
+    ParentId,
+    /// `kill`: ends a deputy that was stopped, or does not begin.
+    Kill,
 }
 
 impl FreezeCall {
-    /// Those of a freeze itself.
-    pub const ALL: [Self; 21] = [
+    /// All of them, in the order in which they are tried.
+    pub const ALL: [Self; 37] = [
         Self::MemfdCreate,
         Self::Truncate,
         Self::Write,
         Self::Status,
+        Self::Rights,
         Self::Seal,
         Self::Ioctl,
         Self::Msync,
@@ -99,11 +112,6 @@ impl FreezeCall {
         Self::RingRegister,
         Self::AsyncSubmit,
         Self::CpuTime,
-    ];
-
-    /// Those beside [`ALL`](Self::ALL) of whoever looks at a program for the moment to freeze it, and freezes it in its
-    /// waits.
-    pub const WAITING: [Self; 10] = [
         Self::Usage,
         Self::Mincore,
         Self::Poll,
@@ -112,9 +120,46 @@ impl FreezeCall {
         Self::ReadMemory,
         Self::WriteMemory,
         Self::PendingSignals,
+        Self::TakeSignal,
         Self::ProcessId,
         Self::ThreadId,
+        Self::CloseRange,
+        Self::Confine,
+        Self::ParentId,
+        Self::Kill,
     ];
+
+    /// Returns what cannot be done without the call.
+    pub const fn part(self) -> Part {
+        match self {
+            Self::Status
+            | Self::Seal
+            | Self::Ioctl
+            | Self::Msync
+            | Self::Madvise
+            | Self::Remap
+            | Self::Unlock
+            | Self::Prctl
+            | Self::Limits
+            | Self::SystemInfo
+            | Self::Sleep
+            | Self::CpuTime
+            | Self::PendingSignals
+            | Self::TakeSignal
+            | Self::Kill
+            | Self::ProcessId
+            | Self::ThreadId => Part::Service,
+            Self::MemfdCreate | Self::Truncate | Self::Write | Self::Rights | Self::Lock => Part::Freezing,
+            Self::QueueSignal => Part::Holding,
+            Self::Poll | Self::EpollWait | Self::Select | Self::ReadMemory | Self::WriteMemory => Part::Waits,
+            Self::CloseRange | Self::Confine | Self::ParentId => Part::Deputies,
+            Self::Usage | Self::Mincore => Part::Early,
+            Self::ProtectionKey => Part::Keys,
+            Self::MemoryPolicy => Part::Policies,
+            Self::RingRegister => Part::Rings,
+            Self::AsyncSubmit => Part::Contexts,
+        }
+    }
 
     /// Returns the call's number.
     pub const fn number(self) -> i64 {
@@ -123,6 +168,7 @@ impl FreezeCall {
             Self::Truncate => libc::SYS_ftruncate,
             Self::Write => libc::SYS_pwrite64,
             Self::Status => libc::SYS_fstat,
+            Self::Rights => libc::SYS_fchmod,
             Self::Seal => libc::SYS_fcntl,
             Self::Ioctl => libc::SYS_ioctl,
             Self::Msync => libc::SYS_msync,
@@ -148,8 +194,13 @@ impl FreezeCall {
             Self::ReadMemory => libc::SYS_process_vm_readv,
             Self::WriteMemory => libc::SYS_process_vm_writev,
             Self::PendingSignals => libc::SYS_rt_sigpending,
+            Self::TakeSignal => libc::SYS_rt_sigtimedwait,
             Self::ProcessId => libc::SYS_getpid,
             Self::ThreadId => libc::SYS_gettid,
+            Self::CloseRange => libc::SYS_close_range,
+            Self::Confine => libc::SYS_prctl,
+            Self::ParentId => libc::SYS_getppid,
+            Self::Kill => libc::SYS_kill,
         }
     }
 
@@ -166,7 +217,7 @@ impl FreezeCall {
         };
         match self {
             Self::MemfdCreate => drop(attempt(Probe::MemfdCreate)),
-            Self::Truncate | Self::Write | Self::Status | Self::RingRegister => make([NONE, 0, 0, 0, 0]),
+            Self::Truncate | Self::Write | Self::Status | Self::Rights | Self::RingRegister => make([NONE, 0, 0, 0, 0]),
             Self::Seal => {
                 make([NONE, libc::F_ADD_SEALS as usize, 0, 0, 0]);
                 make([NONE, libc::F_GET_SEALS as usize, 0, 0, 0]);
@@ -197,8 +248,15 @@ impl FreezeCall {
             Self::Lock => make([0, 0, libc::MLOCK_ONFAULT as usize, 0, 0]),
             Self::ProtectionKey => make([0, 0, 0, NO_KEY, 0]),
             Self::Mincore | Self::Unlock | Self::MemoryPolicy | Self::AsyncSubmit => make([0; 5]),
+            // For a set of no length, which is refused.
+            Self::TakeSignal => make([0; 5]),
             // Writes to no memory, or names no process.
-            Self::Usage | Self::SystemInfo | Self::PendingSignals | Self::ProcessId | Self::ThreadId => make([0; 5]),
+            Self::Usage
+            | Self::SystemInfo
+            | Self::PendingSignals
+            | Self::ProcessId
+            | Self::ThreadId
+            | Self::ParentId => make([0; 5]),
             Self::ReadMemory | Self::WriteMemory => make([NONE, 0, 0, 0, 0]),
             Self::EpollWait => make([NONE, 0, 0, 0, 0]),
             Self::Poll => {
@@ -215,6 +273,12 @@ impl FreezeCall {
             }
             Self::Limits => make([0, libc::RLIMIT_FSIZE as usize, 0, 0, 0]),
             Self::QueueSignal => make([NONE, NONE, 0, 0, 0]),
+            // From a number to a smaller one, which is refused.
+            Self::CloseRange => make([NONE, 0, 0, 0, 0]),
+            // In a mode that there is none of.
+            Self::Confine => make([libc::PR_SET_SECCOMP as usize, NONE, 0, 0, 0]),
+            // No process, and no signal.
+            Self::Kill => make([i32::MAX as usize, 0, 0, 0, 0]),
             Self::Sleep => {
                 let moment = [0_usize; 2];
                 make([(&raw const moment).expose_provenance(), 0, 0, 0, 0]);
@@ -222,12 +286,14 @@ impl FreezeCall {
         }
     }
 
-    const fn name(self) -> &'static str {
+    /// Returns the name, without commas: one of a call, with its argument if that is what matters.
+    pub(super) const fn name(self) -> &'static str {
         match self {
             Self::MemfdCreate => "memfd_create",
             Self::Truncate => "ftruncate",
             Self::Write => "pwrite64",
             Self::Status => "fstat",
+            Self::Rights => "fchmod",
             Self::Seal => "fcntl",
             Self::Ioctl => "ioctl",
             Self::Msync => "msync",
@@ -253,8 +319,13 @@ impl FreezeCall {
             Self::ReadMemory => "process_vm_readv",
             Self::WriteMemory => "process_vm_writev",
             Self::PendingSignals => "rt_sigpending",
+            Self::TakeSignal => "rt_sigtimedwait",
             Self::ProcessId => "getpid",
             Self::ThreadId => "gettid",
+            Self::CloseRange => "close_range",
+            Self::Confine => "prctl(PR_SET_SECCOMP)",
+            Self::ParentId => "getppid",
+            Self::Kill => "kill",
         }
     }
 }

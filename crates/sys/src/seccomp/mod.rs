@@ -12,8 +12,9 @@
 //! | memory files, of packs and of doctor | `memfd_create`, `userfaultfd` |
 //! | the tracer | `ptrace` |
 //! | replicas, local text | `get_mempolicy`, `mbind`, `move_pages`, each by itself |
-//! | a freeze, a survey, a repair | each of [`FreezeCall::ALL`] |
-//! | the object of `palimpsest run` | these and [`FreezeCall::WAITING`] |
+//! | a freeze, a survey, a repair; the object of `palimpsest run`, and `run` for it | each [`FreezeCall`] |
+//!
+//! Of the last ones only some are needed ([`Part`]): who makes another asks [`FreezeCall::is_deadly`] first.
 //!
 //! A freeze also makes calls that any program makes: `openat`, `read`, `pread64`, `newfstatat`, `readlinkat` and
 //! `getdents64` below `/proc`; `mmap`, `munmap`, `mprotect`, `close`; `rt_sigaction`, `rt_sigprocmask`, `futex`;
@@ -23,17 +24,21 @@
 //! Source: `seccomp(2)`.
 
 mod calls;
+mod latest;
+mod parts;
+mod trial;
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use rustix::io::Errno;
 
 pub use calls::FreezeCall;
+use latest::{Key, Latest};
+pub use parts::{Calls, Part};
+pub use trial::{deadly_calls, found_deadly, probe_parts, tell};
 
 use crate::threads::child::{self, NoChild};
-use crate::threads::own::own_thread;
-use crate::threads::task::{own_filters, own_stat};
+use crate::threads::task::own_filters;
 use crate::{Causes, last_errno};
 
 /// A system call to try. Whatever it creates is given back at once.
@@ -56,12 +61,6 @@ pub enum Probe {
     Mbind,
     /// `move_pages`, of nothing.
     MovePages,
-    /// All of [`FreezeCall::ALL`]. A refusal by a filter counts as allowed, except for `memfd_create`.
-    Freeze,
-    /// All of [`FreezeCall::ALL`] and [`FreezeCall::WAITING`]. Each refusal counts as allowed.
-    FreezeInWaits,
-    /// One of these calls.
-    FreezeCall(FreezeCall),
 }
 
 /// The outcome of a call.
@@ -111,6 +110,9 @@ pub enum Untried {
     /// The child's exit status is not one of its own.
     #[error("the child process that tried it ended with status {0:#x}")]
     OddStatus(i32),
+    /// There is no page in which a child could tell how far it has come.
+    #[error("there is no memory to try it with")]
+    NoMemory(#[source] Errno),
 }
 
 /// Tries a call: at once if no filter is installed, else first in a child.
@@ -125,106 +127,18 @@ pub fn probe(probe: Probe) -> Verdict {
         return attempt(probe).map_or_else(Verdict::Refused, |()| Verdict::Allowed);
     }
     let key = filters.and_then(|filters| Key::of_this_thread(filters, probe));
-    if let Some(verdict) = key.and_then(remembered) {
+    if let Some(verdict) = key.and_then(|key| VERDICTS.of(key)) {
         return verdict;
     }
     let verdict = attempt_in_child(probe);
     if let (Some(key), Verdict::Allowed | Verdict::Refused(_) | Verdict::Killed { .. }) = (key, verdict) {
-        remember(key, verdict);
+        VERDICTS.remember(key, verdict);
     }
     verdict
 }
 
-/// Tries the calls of a freeze. Without a filter that is only `memfd_create`; with one, everything in one child, which
-/// costs a fork.
-///
-/// # Errors
-///
-/// The first call that cannot be made, and the reason.
-pub fn probe_freeze() -> Result<(), (FreezeCall, Verdict)> {
-    if own_filters() == Some(0) {
-        return match probe(Probe::MemfdCreate) {
-            Verdict::Allowed => Ok(()),
-            verdict => Err((FreezeCall::MemfdCreate, verdict)),
-        };
-    }
-    match probe(Probe::Freeze) {
-        Verdict::Allowed => Ok(()),
-        killed @ Verdict::Killed { .. } => {
-            let mut each = FreezeCall::ALL.into_iter().map(|call| (call, attempt_in_child(Probe::FreezeCall(call))));
-            let deadly = each.find(|(_, verdict)| matches!(verdict, Verdict::Killed { .. }));
-            Err(deadly.unwrap_or((FreezeCall::MemfdCreate, killed)))
-        }
-        verdict => Err((FreezeCall::MemfdCreate, verdict)),
-    }
-}
-
-/// Tries the calls of a freeze that goes on in waits, in one child, which costs a fork: for a thread that has filters.
-/// What is refused counts as allowed: it ends nobody, and a freeze tells it by itself. Remembers nothing.
-///
-/// # Errors
-///
-/// The first call that ends the process; if they could not be tried, the first of all.
-pub fn probe_waits() -> Result<(), (FreezeCall, Verdict)> {
-    let verdict = attempt_in_child(Probe::FreezeInWaits);
-    match verdict {
-        Verdict::Allowed | Verdict::Refused(_) => Ok(()),
-        Verdict::Killed { .. } => {
-            let each = FreezeCall::ALL.into_iter().chain(FreezeCall::WAITING);
-            let mut each = each.map(|call| (call, attempt_in_child(Probe::FreezeCall(call))));
-            let deadly = each.find(|(_, verdict)| matches!(verdict, Verdict::Killed { .. }));
-            Err(deadly.unwrap_or((FreezeCall::MemfdCreate, verdict)))
-        }
-        Verdict::Unknown(_) => Err((FreezeCall::MemfdCreate, verdict)),
-    }
-}
-
-/// What a verdict depends on: filters can only be added, so their number names the set that a thread has. A thread's
-/// number may later belong to another thread, which has another start time.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Key {
-    tid: i32,
-    started: u64,
-    filters: u64,
-    probe: Probe,
-}
-
-impl Key {
-    fn of_this_thread(filters: u64, probe: Probe) -> Option<Self> {
-        Some(Self { tid: own_thread(), started: own_stat()?.started, filters, probe })
-    }
-}
-
-/// The latest verdicts: few, and seldom needed. Bounded, for programs that start threads without end.
-struct Verdicts {
-    latest: [Option<(Key, Verdict)>; MOST_VERDICTS],
-    /// The index of the next one.
-    next: usize,
-}
-
-const MOST_VERDICTS: usize = 64;
-
-/// The lock is only ever tried: in a forked child, a thread that was not forked may hold it for ever.
-static VERDICTS: Mutex<Verdicts> = Mutex::new(Verdicts { latest: [None; MOST_VERDICTS], next: 0 });
-
-fn verdicts() -> Option<MutexGuard<'static, Verdicts>> {
-    match VERDICTS.try_lock() {
-        Ok(verdicts) => Some(verdicts),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
-    }
-}
-
-fn remembered(key: Key) -> Option<Verdict> {
-    verdicts()?.latest.iter().flatten().find(|(known, _)| *known == key).map(|(_, verdict)| *verdict)
-}
-
-fn remember(key: Key, verdict: Verdict) {
-    let Some(mut verdicts) = verdicts() else { return };
-    let place = verdicts.next % MOST_VERDICTS;
-    verdicts.latest[place] = Some((key, verdict));
-    verdicts.next = place + 1;
-}
+/// The latest verdicts.
+static VERDICTS: Latest<Probe, Verdict> = Latest::new();
 
 /// Makes the calls of a probe in this process. Allocates nothing and takes no lock.
 fn attempt(probe: Probe) -> Result<(), Errno> {
@@ -276,19 +190,6 @@ fn attempt(probe: Probe) -> Result<(), Errno> {
             answer(unsafe { libc::syscall(libc::SYS_move_pages, 0, 0_usize, 0_usize, 0_usize, 0_usize, 0_usize) })
                 .map(drop)
         }
-        Probe::Freeze => {
-            let memory_file = attempt(Probe::MemfdCreate);
-            FreezeCall::ALL.into_iter().for_each(FreezeCall::attempt);
-            memory_file
-        }
-        Probe::FreezeInWaits => {
-            FreezeCall::ALL.into_iter().chain(FreezeCall::WAITING).for_each(FreezeCall::attempt);
-            Ok(())
-        }
-        Probe::FreezeCall(call) => {
-            call.attempt();
-            Ok(())
-        }
     }
 }
 
@@ -337,15 +238,16 @@ pub(crate) fn attempt_in_child(probe: Probe) -> Verdict {
     }
 }
 
+/// Signals that a child may cause itself, which stay unblocked: a filter can leave forbidden calls to a SIGSYS handler
+/// of the program, which is then part of the answer.
+const OWN: [i32; 6] = [libc::SIGSYS, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
+
 /// Exit status for an error whose number does not fit into one.
 const NUMBER_TOO_LARGE: i32 = 255;
 
 fn verdict(errand: Errand) -> Verdict {
-    // Signals that the child may cause itself stay unblocked: a filter can leave forbidden calls to a SIGSYS handler of
-    // the program, which is then part of the answer.
-    let own = [libc::SIGSYS, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
     // SAFETY: 1. the errand only makes system calls.
-    let child = match unsafe { child::spawn(&own, || run(errand)) } {
+    let child = match unsafe { child::spawn(&OWN, || run(errand)) } {
         Ok(child) => child,
         Err(no_child) => return Verdict::Unknown(Untried::NoChild(no_child)),
     };
@@ -360,11 +262,16 @@ fn verdict(errand: Errand) -> Verdict {
     }
 }
 
+/// Forbids a core dump of this process, which has memory of its own.
+fn be_quiet() {
+    // SAFETY: PR_SET_DUMPABLE takes a number and concerns only this process's memory.
+    unsafe { libc::syscall(libc::SYS_prctl, libc::PR_SET_DUMPABLE, 0_usize, 0_usize, 0_usize, 0_usize) };
+}
+
 /// Runs the errand in the child. Returns the exit status.
 fn run(errand: Errand) -> i32 {
     if let Errand::QuietlyTry(_) | Errand::Quietly = errand {
-        // SAFETY: PR_SET_DUMPABLE takes a number and concerns only the child's own memory.
-        unsafe { libc::syscall(libc::SYS_prctl, libc::PR_SET_DUMPABLE, 0_usize, 0_usize, 0_usize, 0_usize) };
+        be_quiet();
     }
     match errand {
         Errand::QuietlyTry(probe) | Errand::Try(probe) => match attempt(probe) {

@@ -104,20 +104,13 @@ fn a_child_that_cannot_be_made_leaves_the_matter_open() {
 #[test]
 fn a_verdict_is_remembered_for_its_thread_and_filters() {
     let key = Key::of_this_thread(7, Probe::Userfaultfd).expect("/proc is mounted");
+    let verdicts = Latest::<Probe, Verdict>::new();
     let killed = Verdict::Killed { signal: libc::SIGSYS };
-    // Other tests may hold the lock for a moment.
-    let kept = (0..1000).any(|_| {
-        remember(key, killed);
-        std::thread::yield_now();
-        remembered(key) == Some(killed)
-    });
-    assert!(kept);
-    assert_eq!(remembered(Key { filters: 8, ..key }), None);
-    assert_eq!(remembered(Key { started: key.started + 1, ..key }), None);
+    verdicts.remember(key, killed);
+    assert_eq!(verdicts.of(key), Some(killed));
+    assert_eq!(verdicts.of(Key { filters: 8, ..key }), None);
+    assert_eq!(verdicts.of(Key { started: key.started + 1, ..key }), None);
 }
-
-/// What tries calls, and returns the first deadly one.
-type Trial = fn() -> Result<(), (FreezeCall, Verdict)>;
 
 /// Without a child for each call, or for each slice of a freeze.
 #[test]
@@ -133,38 +126,142 @@ fn filters_are_counted_through_a_proc_of_another_pid_namespace() {
         before.is_some()
             && filters == before.map(|before| before + 1)
             && is_found
-            && key.and_then(remembered) == Some(refused)
+            && key.and_then(|key| VERDICTS.of(key)) == Some(refused)
     });
     assert!(matches!(status, None | Some(0)), "{status:?}");
 }
 
+/// Fails on: a call that is not tried, or ends this process; one that is taken for the call that is deadly.
 #[test]
 fn each_call_of_a_freeze_is_tried_before_it_kills() {
     // With debug assertions the standard library calls `fcntl` before it closes a descriptor.
     let is_free = |call: &FreezeCall| *call != FreezeCall::Seal || !cfg!(debug_assertions);
-    let of_a_freeze = FreezeCall::ALL.into_iter().filter(is_free).map(|call| (call, probe_freeze as Trial));
-    let in_waits = FreezeCall::WAITING.into_iter().chain([FreezeCall::MemfdCreate]);
-    let in_waits = in_waits.map(|call| (call, probe_waits as Trial));
-    for (call, probe) in of_a_freeze.chain(in_waits) {
+    for call in FreezeCall::ALL.into_iter().filter(is_free) {
         // A thread that ends makes some of the calls itself; a process need not.
         let status = in_filtered_child(call.number(), libc::SECCOMP_RET_KILL_PROCESS, || {
-            probe().is_err_and(|(deadly, verdict)| {
-                deadly.number() == call.number() && verdict == Verdict::Killed { signal: libc::SIGSYS }
-            })
+            deadly_calls().is_ok_and(|deadly| {
+                FreezeCall::ALL.into_iter().all(|other| deadly.contains(other) == (other.number() == call.number()))
+            }) && call.is_deadly()
         });
         assert_eq!(status, 0, "{call}: 256 if another one was named, 31 if it was made");
     }
 }
 
+/// Fails on: a child for each call, or a second trial of what ended a child.
+#[test]
+fn all_calls_are_tried_in_one_child_and_one_more_for_each_that_is_deadly() {
+    let kill = libc::SECCOMP_RET_KILL_PROCESS;
+    let by_itself = trial::in_children().expect("children can be made").1;
+    for (number, more) in [(libc::SYS_mincore, 1), (libc::SYS_get_mempolicy, 1), (libc::SYS_getppid, 1)] {
+        let status =
+            in_filtered_child(number, kill, || trial::in_children().is_ok_and(|(_, count)| count == by_itself + more));
+        assert_eq!(status, 0, "{number}");
+    }
+    // Both calls of that number, and whoever forbids a core dump.
+    let status = in_filtered_child(libc::SYS_prctl, kill, || {
+        trial::in_children().is_ok_and(|(deadly, count)| {
+            count == by_itself + 3 && deadly.contains(FreezeCall::Prctl) && deadly.contains(FreezeCall::Confine)
+        })
+    });
+    assert_eq!(status, 0);
+}
+
+/// Fails on: a trial although its outcome was told; one that is believed of other filters.
+#[test]
+fn what_was_told_is_believed_of_as_many_filters() {
+    let told = Calls::NONE.with(FreezeCall::Lock);
+    let status = in_filtered_child(libc::SYS_mincore, libc::SECCOMP_RET_KILL_PROCESS, || {
+        let Some(filters) = own_filters() else { return false };
+        tell(filters, told);
+        let is_believed = deadly_calls() == Ok(told) && FreezeCall::Lock.is_deadly();
+        tell(filters + 1, told);
+        is_believed && deadly_calls().is_ok_and(|deadly| deadly.contains(FreezeCall::Mincore))
+    });
+    assert_eq!(status, 0);
+}
+
+/// Fails on: a refusal of the parts that can do without the call; none of those that cannot; a call that is made though
+/// it is deadly: 31.
+#[test]
+fn only_the_part_that_needs_a_deadly_call_is_refused() {
+    use crate::pages::policy::has_policy;
+
+    const OTHERS: [Part; 9] = [
+        Part::Freezing,
+        Part::Holding,
+        Part::Waits,
+        Part::Deputies,
+        Part::Early,
+        Part::Keys,
+        Part::Policies,
+        Part::Rings,
+        Part::Contexts,
+    ];
+    for call in [
+        FreezeCall::MemfdCreate,
+        FreezeCall::Mincore,
+        FreezeCall::ProtectionKey,
+        FreezeCall::MemoryPolicy,
+        FreezeCall::RingRegister,
+        FreezeCall::AsyncSubmit,
+        FreezeCall::QueueSignal,
+        FreezeCall::CloseRange,
+        FreezeCall::Select,
+        FreezeCall::Remap,
+    ] {
+        let status = in_filtered_child(call.number(), libc::SECCOMP_RET_KILL_PROCESS, || {
+            let is_refused = |part: Part| matches!(probe_parts(&[part]), Err((deadly, _)) if deadly == call);
+            let page = rustix::param::page_size();
+            let here = (&raw const page).addr() & !(page - 1);
+            is_refused(Part::Service) == (call.part() == Part::Service)
+                && OTHERS.into_iter().all(|part| is_refused(part) == (call.part() == part))
+                && !has_policy(here)
+                && !crate::async_io::uring::is_any_registered()
+                && crate::async_io::aio::is_context(8).is_ok_and(|is| !is) == (call != FreezeCall::AsyncSubmit)
+        });
+        assert_eq!(status, 0, "{call}");
+    }
+}
+
 #[test]
 fn what_a_filter_refuses_has_a_second_best() {
+    let parts = [Part::Service, Part::Freezing];
     filtered(libc::SYS_get_mempolicy, libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned(), || {
-        assert_eq!(probe_freeze(), Ok(()));
+        assert_eq!(probe_parts(&parts), Ok(()));
+        assert_eq!(deadly_calls(), Ok(Calls::NONE));
     });
     filtered(libc::SYS_memfd_create, libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned(), || {
-        assert_eq!(probe_freeze(), Err((FreezeCall::MemfdCreate, Verdict::Refused(Errno::PERM))));
-        assert_eq!(probe_waits(), Ok(()));
+        assert_eq!(probe_parts(&parts), Err((FreezeCall::MemfdCreate, Verdict::Refused(Errno::PERM))));
+        assert_eq!(probe_parts(&[Part::Service]), Ok(()));
     });
+}
+
+/// Fails on: two calls of one name, or one with a comma, so that a list of names would not tell them.
+#[test]
+fn names_tell_sets_of_calls() {
+    for call in FreezeCall::ALL {
+        let alone = Calls::NONE.with(call);
+        assert_eq!(Calls::from_names(call.to_string().as_bytes()), Some(alone), "{call}");
+        assert!(alone.contains(call) && alone.first_of(&[call.part()]) == Some(call));
+    }
+    let all = FreezeCall::ALL.into_iter().fold(Calls::NONE, Calls::with);
+    assert_eq!(Calls::from_names(all.named(",").to_string().as_bytes()), Some(all));
+    for other in ["", ",", "mincore,", "mincore, select"] {
+        assert_eq!(Calls::from_names(other.as_bytes()), None, "{other:?}");
+    }
+}
+
+#[test]
+fn what_is_left_out_is_told_in_one_sentence() {
+    let deadly = Calls::NONE.with(FreezeCall::Mincore).with(FreezeCall::Rights).with(FreezeCall::MemfdCreate);
+    assert_eq!(
+        deadly.losses(&[Part::Freezing, Part::Waits, Part::Early]).as_deref(),
+        Some(
+            "a seccomp filter would end the program for memfd_create, fchmod, mincore: nothing is frozen, less \
+             memory is put into huge pages before the first fork"
+        )
+    );
+    assert_eq!(deadly.losses(&[Part::Waits, Part::Deputies]), None);
 }
 
 /// Fails on: errors that show a user Rust's names.

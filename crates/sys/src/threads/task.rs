@@ -49,6 +49,8 @@ impl fmt::Debug for ThreadName {
 
 /// The contents of a `stat` file.
 pub(crate) struct TaskStat {
+    /// The thread's number where `/proc` belongs.
+    pub(crate) number: i32,
     pub(super) state: u8,
     flags: u64,
     /// Threads of the process.
@@ -118,13 +120,15 @@ pub(super) fn has_ended(tid: i32) -> bool {
 
 /// Parses the fields behind the name, which may contain anything (`proc_pid_stat(5)`).
 pub(crate) fn parse_stat(text: &[u8]) -> Option<TaskStat> {
+    let number = text.split(|byte| *byte == b' ').next()?;
+    let number = str::from_utf8(number).ok()?.parse().ok()?;
     let name_end = text.iter().rposition(|byte| *byte == b')')?;
     let mut fields = text.get(name_end + 2..)?.split(|byte| *byte == b' ');
     let state = *fields.next()?.first()?;
     let flags = str::from_utf8(fields.nth(5)?).ok()?.parse().ok()?;
     let threads = str::from_utf8(fields.nth(10)?).ok()?.parse().ok()?;
     let started = str::from_utf8(fields.nth(1)?).ok()?.parse().ok()?;
-    Some(TaskStat { state, flags, threads, started })
+    Some(TaskStat { number, state, flags, threads, started })
 }
 
 /// Returns whether a thread is known to block a signal.

@@ -2,6 +2,9 @@
 //
 //     inherited kill|refuse   installs it, which ends whoever makes a call that the program does not make, or refuses
 //                             the call, and executes itself, or the program that follows, with its arguments
+//     inherited unit          the same, for calls that a unit of systemd may forbid: it ends whoever makes them
+//     inherited files         the same, for memory files, and for `mincore`
+//     inherited needed        the same, for a call that gathering makes, and for `mincore`
 //     inherited works         maps much memory, forks and waits
 
 #define _GNU_SOURCE
@@ -25,17 +28,36 @@ enum { EACH = 4 << 20, COUNT = 12 };
 
 #define ANSWER(call) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##call, 0, 1), BPF_STMT(BPF_RET | BPF_K, action)
 
-static int confines(unsigned action, char **program) {
+static int confines(const char *which, char **program) {
+    unsigned action = strcmp(which, "refuse") ? SECCOMP_RET_KILL_PROCESS : SECCOMP_RET_ERRNO | EPERM;
+    struct sock_filter unit[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        ANSWER(mincore), ANSWER(pkey_mprotect), ANSWER(seccomp), ANSWER(ptrace), ANSWER(mbind), ANSWER(move_pages),
+        ANSWER(set_mempolicy), ANSWER(setrlimit), ANSWER(sched_setaffinity),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_filter files[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        ANSWER(mincore), ANSWER(memfd_create),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_filter needed[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        ANSWER(mincore), ANSWER(msync),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
         ANSWER(getrusage), ANSWER(mincore), ANSWER(process_vm_readv), ANSWER(process_vm_writev), ANSWER(get_mempolicy),
-        ANSWER(rt_sigpending),
 #ifdef SYS_poll
         ANSWER(ppoll), ANSWER(epoll_pwait),
 #endif
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     struct sock_fprog filter = {sizeof code / sizeof *code, code};
+    if (!strcmp(which, "unit")) filter = (struct sock_fprog){sizeof unit / sizeof *unit, unit};
+    if (!strcmp(which, "files")) filter = (struct sock_fprog){sizeof files / sizeof *files, files};
+    if (!strcmp(which, "needed")) filter = (struct sock_fprog){sizeof needed / sizeof *needed, needed};
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter)) return 77;
     execv(*program, program);
     return 3;
@@ -67,7 +89,6 @@ static int works(void) {
 int main(int count, char **arguments) {
     if (count < 2) return 2;
     if (!strcmp(arguments[1], "works")) return works();
-    unsigned action = strcmp(arguments[1], "kill") ? SECCOMP_RET_ERRNO | EPERM : SECCOMP_RET_KILL_PROCESS;
     char *own[] = {"/proc/self/exe", "works", NULL};
-    return confines(action, count > 2 ? arguments + 2 : own);
+    return confines(arguments[1], count > 2 ? arguments + 2 : own);
 }

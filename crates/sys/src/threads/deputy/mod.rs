@@ -101,6 +101,7 @@ use super::own::{Blocked, own_process};
 use crate::arch::system_call;
 use crate::last_errno;
 use crate::memory::span::Span;
+use crate::seccomp::{Part, found_deadly};
 
 /// More than twenty times what the deputy uses in an unoptimised build.
 const STACK: usize = 16 << 10;
@@ -202,6 +203,9 @@ impl Desk {
         let _blocked = Blocked::all();
         if let Some(errno) = self.refusal() {
             return Err(NoChild::Rights(errno));
+        }
+        if found_deadly().first_of(&[Part::Deputies]).is_some() {
+            return Err(NoChild::Rights(Errno::PERM));
         }
         let found = self.state.load(Ordering::Relaxed);
         // Acquire, partner: the Release stores of `FREE`. Forbids filling in an errand of which another thread still
