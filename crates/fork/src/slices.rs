@@ -11,6 +11,7 @@ use palimpsest_sys::threads::own::Blocked;
 
 use crate::clock::{CpuMoment, WallMoment};
 use crate::engine::agenda::{Gathered, Gathering, LITTLE, Step, Where};
+use crate::engine::budget::Stopped;
 use crate::engine::errands::{Sender, take_answer};
 use crate::engine::gather::Gatherer;
 use crate::engine::own::{ask_c_library, exclude, is_home, note_home};
@@ -216,7 +217,7 @@ unsafe fn slice(
         if occasion == Occasion::ForkAgain && hazards::may_hold(&options).is_ok() {
             // Huge pages would be made while somebody waits for the fork. And such a program writes little between
             // forks: its memory is better frozen.
-            return freeze_the_rest(&mut locked, gathering);
+            return freeze_the_rest(&mut locked, gathering, None);
         }
         let before = locked.agenda().gathered();
         let (mut tables, agenda) = locked.tables_and_agenda()?;
@@ -241,7 +242,13 @@ unsafe fn slice(
         if occasion == Occasion::Wait && locked.agenda().gathered() > before {
             shared.progress.gathered_in_wait();
         }
-        settle_gathering(&mut locked, occasion, gathering, gathered.unwrap_or(Gathered::Done));
+        match gathered {
+            Ok(gathered) => settle_gathering(&mut locked, occasion, gathering, gathered),
+            // If the rest cannot be frozen either, the freeze ends, and says why.
+            Err(stopped) => {
+                let _ = freeze_the_rest(&mut locked, gathering, Some(stopped));
+            }
+        }
         return Ok(());
     }
     if locked.agenda().is_headroom_old() {
@@ -319,11 +326,11 @@ fn settle_gathering(locked: &mut Locked, occasion: Occasion, gathering: Gatherin
         }
     }
     // If it fails, the freeze ends, and says why.
-    let _ = freeze_the_rest(locked, gathering);
+    let _ = freeze_the_rest(locked, gathering, None);
 }
 
-/// Ends the gathering, and plans to freeze what is left, where that pays.
-fn freeze_the_rest(locked: &mut Locked, gathering: Gathering) -> Result<(), FreezeError> {
+/// Ends the gathering, which was stopped or is done, and plans to freeze what is left, where that pays.
+fn freeze_the_rest(locked: &mut Locked, gathering: Gathering, stopped: Option<Stopped>) -> Result<(), FreezeError> {
     let (options, agenda) = (locked.options(), locked.agenda());
     let may_freeze = hazards::may_hold(&options).is_ok();
     let rest = match gathering.place {
@@ -339,7 +346,8 @@ fn freeze_the_rest(locked: &mut Locked, gathering: Gathering) -> Result<(), Free
     match &rest {
         Ok(rest) if is_much && locked.ledger().pays(*rest, options.pays) => {
             if !may_freeze {
-                finish(locked, Stage::Ended, Some(KEPT_PLAIN.to_owned()));
+                let reason = stopped.map_or_else(|| KEPT_PLAIN.to_owned(), |stopped| stopped.to_string());
+                finish(locked, Stage::Ended, Some(reason));
             }
         }
         Ok(_) => finish(locked, Stage::Done, None),

@@ -17,12 +17,12 @@ use crate::common::gathering::{
 use crate::common::{Memory, in_child, patiently, play, wait};
 
 /// Starts a thread that waits until it is dismissed.
-fn waiter() -> (Sender<()>, JoinHandle<()>) {
+pub(crate) fn waiter() -> (Sender<()>, JoinHandle<()>) {
     let (end, ended) = channel::<()>();
     (end, std::thread::spawn(move || assert!(ended.recv().is_err())))
 }
 
-fn dismiss((end, thread): (Sender<()>, JoinHandle<()>)) {
+pub(crate) fn dismiss((end, thread): (Sender<()>, JoinHandle<()>)) {
     drop(end);
     thread.join().expect("it ends");
 }
