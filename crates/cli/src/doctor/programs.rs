@@ -78,15 +78,14 @@ fn told(success: bool, said: &str) -> Verdict {
 
 /// Returns why nothing can be gathered, if so. `enabled` tells when anonymous memory gets huge pages.
 fn gather_lack(capabilities: &Capabilities, enabled: Option<thp::Anonymous>) -> Option<Lack> {
-    let is_scanned = matches!(capabilities.page_scan, Ok(ScanWay::Ioctl));
-    match enabled {
-        _ if !is_scanned => Some(Lack::new("this kernel has no PAGEMAP_SCAN", "use Linux 6.7 or later")),
-        Some(thp::Anonymous::Always | thp::Anonymous::Madvise) => None,
-        Some(thp::Anonymous::Never) | None => Some(Lack::new(
-            "huge pages are not wanted",
-            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
-        )),
-    }
+    let (why, fix) = match (&capabilities.page_scan, enabled) {
+        (Ok(ScanWay::Ioctl), Some(thp::Anonymous::Always | thp::Anonymous::Madvise)) => return None,
+        (Ok(ScanWay::Ioctl), Some(thp::Anonymous::Never) | None) => {
+            ("huge pages are not wanted", "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled")
+        }
+        (Ok(ScanWay::Entries) | Err(_), _) => ("this kernel has no PAGEMAP_SCAN", "use Linux 6.7 or later"),
+    };
+    Some(Lack { why: why.to_owned(), fix: fix.to_owned() })
 }
 
 /// Adds what becomes of programs with threads, which are only gathered.
