@@ -15,7 +15,7 @@ use crate::engine::progress::{self, Stage};
 use crate::engine::registry::{self, Locked, Shared};
 use crate::engine::round::{Mode, Reach};
 use crate::error::FreezeError;
-use crate::hazards::{self, Checked, Watcher, Work};
+use crate::hazards::{self, Checked, HugePages, Watcher, Work};
 use crate::options::{Options, Pages, Pause, Pays};
 use crate::report::Report;
 use crate::rounds::{let_core_dumps_have_files, played, told};
@@ -68,9 +68,10 @@ fn begin_checked(options: &Options, budget: Duration, checked: Checked) -> Resul
     let shared = locked.shared;
     note_home();
     let way = Pagemap::open_briefly()?.way();
-    let stopped = match way {
-        ScanWay::Ioctl => why_no_list(&mut locked, options, budget)?,
-        ScanWay::Entries => None,
+    let stopped = match (way, headroom.huge) {
+        (ScanWay::Ioctl, HugePages::Welcome) => why_no_list(&mut locked, options, budget)?,
+        // Nothing is gathered anyway.
+        (ScanWay::Ioctl, HugePages::Unwanted) | (ScanWay::Entries, _) => None,
     };
     let wish = (if stopped.is_some() { Pages::Base } else { options.pages }, options.pays);
     if let Some(anonymous) = unseen(budget) {
