@@ -122,6 +122,7 @@ pub(crate) fn failure(error: &FreezeError) -> Failure {
         FreezeError::Busy => PALIMPSEST_BUSY,
         FreezeError::BorrowedMemory { .. }
         | FreezeError::Threads { .. }
+        | FreezeError::ManyMappings { .. }
         | FreezeError::NotStopped(_)
         | FreezeError::NotKept(_)
         | FreezeError::RawAllocator { .. }

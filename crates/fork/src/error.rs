@@ -38,6 +38,18 @@ pub enum FreezeError {
         /// How many, the caller included.
         count: usize,
     },
+    /// Other threads could write while memory is copied, and what is done beside them would take too long.
+    #[error(
+        "the process has {count} threads and more than {most} mappings: before Linux 6.11 memory is gathered beside \
+         threads only if all mappings can be listed in each slice; take a longer pause (Pause::Within), or hold the \
+         threads (OtherThreads::Stop)"
+    )]
+    ManyMappings {
+        /// How many threads, the caller included.
+        count: usize,
+        /// How many mappings fit into a slice.
+        most: usize,
+    },
     /// Other threads could not be held still; those that were have been let go.
     #[error("the other threads cannot be stopped; freeze before they are started")]
     NotStopped(#[from] StopError),

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use palimpsest_sys::brief_file::BriefFile;
-use palimpsest_sys::pages::pagemap::Pagemap;
+use palimpsest_sys::pages::pagemap::{Pagemap, ScanWay};
 
 use crate::clock::{CpuMoment, WallMoment, nanos};
 use crate::engine::agenda::{Step, Terms, Where};
+use crate::engine::budget::Stopped;
 use crate::engine::own::note_home;
 use crate::engine::piece::PIECE;
 use crate::engine::places::Places;
@@ -14,7 +15,7 @@ use crate::engine::progress::{self, Stage};
 use crate::engine::registry::{self, Locked, Shared};
 use crate::engine::round::{Mode, Reach};
 use crate::error::FreezeError;
-use crate::hazards::{self, Checked, Watcher, Work};
+use crate::hazards::{self, Checked, HugePages, Watcher, Work};
 use crate::options::{Options, Pages, Pause, Pays};
 use crate::report::Report;
 use crate::rounds::{let_core_dumps_have_files, played, told};
@@ -64,13 +65,18 @@ fn begin_checked(options: &Options, budget: Duration, checked: Checked) -> Resul
     locked.drop_plan();
     let saved = locked.ledger().saved();
     locked.agenda().spared_before(saved);
-    let places = Places::open()?;
     let shared = locked.shared;
     note_home();
+    let way = Pagemap::open_briefly()?.way();
+    let stopped = match (way, headroom.huge) {
+        (ScanWay::Ioctl, HugePages::Welcome) => why_no_list(&mut locked, options, budget)?,
+        // Nothing is gathered anyway.
+        (ScanWay::Ioctl, HugePages::Unwanted) | (ScanWay::Entries, _) => None,
+    };
+    let wish = (if stopped.is_some() { Pages::Base } else { options.pages }, options.pays);
     if let Some(anonymous) = unseen(budget) {
-        let way = Pagemap::open_briefly()?.way();
         locked.ledger().begin_round(options.pays, headroom.huge, |_| Ok(())).map_err(FreezeError::from)?;
-        let step = locked.ledger().first_step((options.pages, options.pays), (way, &places), Where::Everywhere);
+        let step = locked.ledger().first_step(wish, way, Where::Everywhere);
         if step != Step::Freeze && watcher == Watcher::None {
             let (pages, mappings) = (options.pages, headroom.mappings);
             locked.agenda().begin_unseen(anonymous, Terms { budget, extent: 0, pages, mappings, looked: 0, step });
@@ -90,7 +96,7 @@ fn begin_checked(options: &Options, budget: Duration, checked: Checked) -> Resul
     let (started, wall) = (CpuMoment::now(), WallMoment::now());
     let planned = played(&mut locked, options, Mode::Survey, |tables, agenda, done| {
         let looked = started.elapsed();
-        let step = tables.ledger().first_step((options.pages, options.pays), (done.way, &places), Where::Planned);
+        let step = tables.ledger().first_step(wish, done.way, Where::Planned);
         if step == Step::Freeze {
             may_freeze?;
         }
@@ -119,6 +125,7 @@ fn begin_checked(options: &Options, budget: Duration, checked: Checked) -> Resul
         report.stopped = Some(WATCHED.to_owned());
     }
     drop(locked);
+    report.notes.extend(stopped.map(|stopped| format!("nothing is gathered: {stopped}")));
     if planned > 0 && shared.progress.is_for_forks() {
         report.notes.push(LONG_LOOK.to_owned());
     }
@@ -128,6 +135,22 @@ fn begin_checked(options: &Options, budget: Duration, checked: Checked) -> Resul
     report.notes.extend(hazards::left_out(options));
     report.progress = Some(shared.progress.read());
     Ok(report)
+}
+
+/// Returns why slices of a freeze that wants to gather cannot list mappings, if they must and these are too many.
+/// Refuses a process with other threads that must not be held, for which nothing else could be done.
+fn why_no_list(locked: &mut Locked, options: &Options, budget: Duration) -> Result<Option<Stopped>, FreezeError> {
+    if first_work(options) == Work::Freeze {
+        return Ok(None);
+    }
+    match locked.tables()?.list(&Places::open()?, budget) {
+        Err(Stopped::List { most }) => match hazards::may_freeze(options) {
+            Err(FreezeError::Threads { count }) => Err(FreezeError::ManyMappings { count, most }),
+            other => other.map(|_| Some(Stopped::List { most })),
+        },
+        // If it cannot be read at all, the look at all mappings, or the first slice, says so.
+        Ok(()) | Err(_) => Ok(None),
+    }
 }
 
 /// Plans anew in place of a repair that is due, if only slices have worked and nothing is frozen: what makes forks dear

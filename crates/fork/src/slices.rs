@@ -12,6 +12,7 @@ use palimpsest_sys::threads::own::Blocked;
 
 use crate::clock::{CpuMoment, WallMoment};
 use crate::engine::agenda::{Gathered, Gathering, LITTLE, Step, Where};
+use crate::engine::budget::Stopped;
 use crate::engine::errands::{Sender, take_answer};
 use crate::engine::gather::Gatherer;
 use crate::engine::own::{ask_c_library, exclude, is_home, note_home};
@@ -217,7 +218,7 @@ unsafe fn slice(
         if occasion == Occasion::ForkAgain && hazards::may_freeze(&options).is_ok() {
             // Huge pages would be made while somebody waits for the fork. And such a program writes little between
             // forks: its memory is better frozen.
-            return freeze_the_rest(&mut locked, gathering);
+            return freeze_the_rest(&mut locked, gathering, None);
         }
         let before = locked.agenda().gathered();
         let (mut tables, agenda) = locked.tables_and_agenda()?;
@@ -242,7 +243,13 @@ unsafe fn slice(
         if occasion == Occasion::Wait && locked.agenda().gathered() > before {
             shared.progress.gathered_in_wait();
         }
-        settle_gathering(&mut locked, occasion, gathering, gathered.unwrap_or(Gathered::Done));
+        match gathered {
+            Ok(gathered) => settle_gathering(&mut locked, occasion, gathering, gathered),
+            // If the rest cannot be frozen either, the freeze ends, and says why.
+            Err(stopped) => {
+                let _ = freeze_the_rest(&mut locked, gathering, Some(stopped));
+            }
+        }
         return Ok(());
     }
     if locked.agenda().is_headroom_old() {
@@ -320,11 +327,11 @@ fn settle_gathering(locked: &mut Locked, occasion: Occasion, gathering: Gatherin
         }
     }
     // If it fails, the freeze ends, and says why.
-    let _ = freeze_the_rest(locked, gathering);
+    let _ = freeze_the_rest(locked, gathering, None);
 }
 
-/// Ends the gathering, and plans to freeze what is left, where that pays.
-fn freeze_the_rest(locked: &mut Locked, gathering: Gathering) -> Result<(), FreezeError> {
+/// Ends the gathering, which was stopped or is done, and plans to freeze what is left, where that pays.
+fn freeze_the_rest(locked: &mut Locked, gathering: Gathering, stopped: Option<Stopped>) -> Result<(), FreezeError> {
     let (options, agenda) = (locked.options(), locked.agenda());
     let kept = hazards::may_freeze(&options).err().map(|error| match error {
         FreezeError::Threads { .. } => KEPT_PLAIN.to_owned(),
@@ -342,8 +349,9 @@ fn freeze_the_rest(locked: &mut Locked, gathering: Gathering) -> Result<(), Free
     let is_much = rest.as_ref().is_ok_and(|rest| *rest > (rest + agenda.gathered()) / LITTLE);
     match &rest {
         Ok(rest) if is_much && locked.ledger().pays(*rest, options.pays) => {
-            if kept.is_some() {
-                finish(locked, Stage::Ended, kept);
+            if let Some(kept) = kept {
+                let reason = stopped.map_or(kept, |stopped| stopped.to_string());
+                finish(locked, Stage::Ended, Some(reason));
             }
         }
         Ok(_) => finish(locked, Stage::Done, None),

@@ -13,6 +13,7 @@ use std::io::{PipeReader, PipeWriter, Read as _, Write as _};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use common::deeds::{Deed, Scene, Who};
+use common::kernels::before_6_11;
 use common::notified::has_more;
 use common::traced::{is_in, needs_ptrace, next_stop, ptrace};
 use common::ways::Way;
@@ -250,6 +251,15 @@ fn what_is_done_at_a_step_of_a_freeze_is_done() {
 #[test]
 fn what_is_done_at_a_step_of_gathering_is_done() {
     play("what_is_done_at_a_step_of_gathering_is_done", || at_steps(Way::Gather, Thorough::Some));
+}
+
+/// Fails on: a list of mappings, old by the time of the call, that is believed.
+#[test]
+fn what_is_done_at_a_step_of_gathering_by_a_list_is_done() {
+    play("what_is_done_at_a_step_of_gathering_by_a_list_is_done", || {
+        before_6_11();
+        at_steps(Way::Gather, Thorough::Some);
+    });
 }
 
 #[test]

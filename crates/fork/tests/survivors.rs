@@ -6,6 +6,7 @@ mod common;
 use std::fs;
 use std::os::fd::AsRawFd;
 
+use common::kernels::refuse;
 use common::{Memory, freeze, page, play, skip};
 use palimpsest_fork::arena::Arena;
 use palimpsest_fork::guard::{self, Remap};
@@ -37,31 +38,6 @@ fn discard(memory: &Memory, offset: usize, len: usize) {
 
 fn rights(address: usize) -> String {
     Maps::read().expect("/proc").at(address).expect("mapped").permissions.to_string()
-}
-
-/// Makes the kernel answer ENOMEM to the call `number` with `value` as an argument, counted from 0.
-fn refuse(number: i64, argument: u32, value: usize) {
-    let statement = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-    let load = |offset| statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, offset);
-    let equal = |value, jf| statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, jf, value);
-    let end = |value| statement(libc::BPF_RET | libc::BPF_K, 0, 0, value);
-    // `struct seccomp_data`: the number at 0, the arguments from 16 on, as two words each, little-endian.
-    let place = 16 + 8 * argument;
-    let mut program = [
-        load(0),
-        equal(number as u32, 5),
-        load(place),
-        equal(value as u32, 3),
-        load(place + 4),
-        equal((value >> 32) as u32, 1),
-        end(libc::SECCOMP_RET_ERRNO | libc::ENOMEM.cast_unsigned()),
-        end(libc::SECCOMP_RET_ALLOW),
-    ];
-    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    rustix::thread::set_no_new_privs(true).expect("always allowed");
-    // SAFETY: `filter` and the program it points to outlive the call, and the kernel only reads them.
-    let done = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0_usize, &raw const filter) };
-    assert_eq!(done, 0);
 }
 
 /// Returns the seals of each mapped file of this name.
@@ -141,7 +117,7 @@ fn a_move_that_is_refused_half_way_is_undone() {
         let memory = frozen(16 * MIB);
         let target = Memory::apart(16 * MIB);
         // Two extents have moved by then.
-        refuse(libc::SYS_mremap, 0, memory.at(8 * MIB).addr());
+        refuse(libc::SYS_mremap, 0, memory.at(8 * MIB).addr(), libc::ENOMEM);
         for flags in [libc::MREMAP_MAYMOVE, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED] {
             let (new_len, new_address) = match flags {
                 libc::MREMAP_MAYMOVE => (memory.len + MIB, 0),
@@ -172,7 +148,7 @@ fn a_thaw_that_is_refused_half_way_leaves_the_rest_as_it_was() {
         assert_eq!(unsafe { libc::mprotect(memory.at(0), memory.len, 0) }, 0);
         guard::protected(memory.range(), Ok(Permissions::default()));
         // The second piece's place.
-        refuse(libc::SYS_mremap, 4, memory.at(2 * MIB).addr());
+        refuse(libc::SYS_mremap, 4, memory.at(2 * MIB).addr(), libc::ENOMEM);
         assert_eq!(guard::thaw(memory.range()), Err(Errno::NOMEM));
         for offset in (0..memory.len).step_by(2 * MIB) {
             assert_eq!(rights(memory.at(offset).addr()), "---p", "at {offset:#x}");

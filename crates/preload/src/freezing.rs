@@ -380,6 +380,10 @@ fn reason(error: &FreezeError) -> String {
             "the process has {count} threads, whose writes would be lost; \
              freeze before it starts them (PALIMPSEST_FREEZE=fork), or say PALIMPSEST_THREADS=stop"
         ),
+        FreezeError::ManyMappings { count, most } => format!(
+            "the process has {count} threads and more than {most} mappings, all of which would be listed for each part \
+             that is gathered, before Linux 6.11; say PALIMPSEST_PAUSE=10ms or more, or PALIMPSEST_THREADS=stop"
+        ),
         FreezeError::RawAllocator { what } => format!(
             "{what} manages memory by system calls that cannot be seen; \
              say PALIMPSEST_TRUST=go if it never discards memory and expects zeros"
@@ -500,6 +504,7 @@ mod tests {
     fn reasons_name_variables_and_no_types() {
         for error in [
             FreezeError::Threads { count: 3 },
+            FreezeError::ManyMappings { count: 3, most: 2000 },
             FreezeError::RawAllocator { what: RawAllocator::Musl },
             FreezeError::IoUring { descriptor: Some(5), hold: RingHold::Buffers(1) },
             FreezeError::LinuxAio { context: 0x1000 },

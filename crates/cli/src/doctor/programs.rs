@@ -5,7 +5,9 @@ use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::process::{Command, Stdio};
 
-use palimpsest_sys::capabilities::{Capabilities, Feature, Standing, Verdict};
+use palimpsest_sys::capabilities::{Capabilities, Feature, Lack, Standing, Verdict};
+use palimpsest_sys::pages::pagemap::ScanWay;
+use palimpsest_sys::proc::thp;
 
 use crate::run::locate;
 
@@ -13,7 +15,7 @@ use crate::run::locate;
 pub(super) fn judge(capabilities: &Capabilities) -> Vec<Standing> {
     let run = match capabilities.freeze_lack() {
         Some(lack) => Verdict::fails(&lack),
-        None => run(),
+        None => with_threads(run(), gather_lack(capabilities, thp::enabled().ok())),
     };
     vec![
         Standing { feature: Feature::Run, verdict: run },
@@ -74,6 +76,29 @@ fn told(success: bool, said: &str) -> Verdict {
     }
 }
 
+/// Returns why nothing can be gathered, if so. `enabled` tells when anonymous memory gets huge pages.
+fn gather_lack(capabilities: &Capabilities, enabled: Option<thp::Anonymous>) -> Option<Lack> {
+    let (why, fix) = match (&capabilities.page_scan, enabled) {
+        (Ok(ScanWay::Ioctl), Some(thp::Anonymous::Always | thp::Anonymous::Madvise)) => return None,
+        (Ok(ScanWay::Ioctl), Some(thp::Anonymous::Never) | None) => {
+            ("huge pages are not wanted", "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled")
+        }
+        (Ok(ScanWay::Entries) | Err(_), _) => ("this kernel has no PAGEMAP_SCAN", "use Linux 6.7 or later"),
+    };
+    Some(Lack { why: why.to_owned(), fix: fix.to_owned() })
+}
+
+/// Adds what becomes of programs with threads, which are only gathered.
+fn with_threads(run: Verdict, lack: Option<Lack>) -> Verdict {
+    match (run, lack) {
+        (Verdict::Works { how }, None) => Verdict::Works { how: format!("{how}; programs with threads are gathered") },
+        (Verdict::Works { .. }, Some(Lack { why, fix })) => {
+            Verdict::Slower { why: format!("programs with threads need --threads stop: {why}"), fix }
+        }
+        (other, _) => other,
+    }
+}
+
 fn refused(why: String) -> Verdict {
     Verdict::Fails { why, fix: format!("see what `palimpsest {} '{SCRIPT}'` says", LINE.join(" ")) }
 }
@@ -118,6 +143,24 @@ mod tests {
         assert!(
             matches!(told(false, "palimpsest: sh: not found\n"), Verdict::Fails { why, .. } if why == "sh: not found")
         );
+    }
+
+    /// Fails on: a promise to programs with threads that an old kernel does not keep.
+    #[test]
+    fn who_has_threads_is_told_what_he_needs() {
+        let mut machine = Capabilities::probe();
+        let mut told = |way, enabled| {
+            machine.page_scan = way;
+            with_threads(Verdict::Works { how: "it forks".to_owned() }, gather_lack(&machine, enabled))
+        };
+        let how = "it forks; programs with threads are gathered".to_owned();
+        assert_eq!(told(Ok(ScanWay::Ioctl), Some(thp::Anonymous::Madvise)), Verdict::Works { how });
+        let old = told(Ok(ScanWay::Entries), Some(thp::Anonymous::Madvise));
+        assert!(matches!(&old, Verdict::Slower { why, fix } if why.contains("--threads") && fix.contains("6.7")));
+        let never = told(Ok(ScanWay::Ioctl), Some(thp::Anonymous::Never));
+        assert!(matches!(&never, Verdict::Slower { fix, .. } if fix.starts_with("echo madvise")), "{never:?}");
+        let fails = refused("no shell".to_owned());
+        assert_eq!(with_threads(fails.clone(), gather_lack(&machine, None)), fails);
     }
 
     #[test]

@@ -82,6 +82,14 @@ pub(crate) enum Stopped {
          `--pause none`), or all with a longer pause"
     )]
     Extents,
+    #[error(
+        "it has more than {most} mappings, and before Linux 6.11 all of them would be listed in each slice that \
+         gathers: take a longer pause (`Pause::Within`, `--pause`)"
+    )]
+    List {
+        /// How many fit into a slice.
+        most: usize,
+    },
     #[error("{0}")]
     Tables(#[from] Full),
     #[error("{0}")]

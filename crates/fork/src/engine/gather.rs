@@ -11,6 +11,20 @@
 //! program has changed since the plan is gathered like any other; only slices that freeze leave it alone. Nobody is
 //! held, since the kernel keeps threads off meanwhile.
 //!
+//! # Mappings that change meanwhile
+//!
+//! Where the kernel tells of no mapping alone (before Linux 6.11) each slice lists all; other threads map and unmap
+//! after that, as they do between any look and the call. So the list only tells where to look, and what it says is
+//! believed in nothing that matters:
+//!
+//! - How many pages are populated, whether they are anonymous, huge or shown by a child, the page tables tell right
+//!   before the call: nothing that was unmapped, discarded or replaced by a file or by sparse memory is filled up.
+//! - Locks and policies for nodes are asked for at the same time.
+//! - The kernel itself refuses memory that wants no huge pages, special mappings, and what a userfaultfd has registered
+//!   and is not populated. In a file in memory that somebody maps there just then it may fill a piece with zeros, which
+//!   read the same; of any other file it takes nothing.
+//! - A page is written to, for old kernels, only after another list ([`collapse_run`]).
+//!
 //! Pieces that a child still maps wait until it is gone: gathering would copy them, which takes memory that a plain
 //! fork does not.
 
@@ -23,6 +37,7 @@ use palimpsest_sys::pages::policy::has_policy;
 use palimpsest_sys::threads::own::Blocked;
 
 use super::agenda::{Agenda, Gathered, Gathering, Where};
+use super::budget::Stopped;
 use super::errands::{Request, Sender, Sent};
 use super::huge::{Asked, suits};
 use super::mending::count;
@@ -56,7 +71,7 @@ pub(crate) struct Gatherer<'a, 't> {
 
 impl Gatherer<'_, '_> {
     /// Takes a slice, or several while nobody waits. The caller has blocked signals, which `_blocked` proves.
-    pub(crate) fn play(mut self, mut gathering: Gathering, _blocked: &Blocked) -> Result<Gathered, PagemapError> {
+    pub(crate) fn play(mut self, mut gathering: Gathering, _blocked: &Blocked) -> Result<Gathered, Stopped> {
         let budget = self.agenda.budget;
         // Nobody is held: if a busy machine puts a thread aside meanwhile, it would have done so anyway.
         let (cpu, mut begun) = (CpuMoment::now(), CpuMoment::now());
@@ -66,6 +81,11 @@ impl Gatherer<'_, '_> {
         gathering.note_split(self.errands.mended());
         gathering.note_made(self.errands.mended());
         let outcome = loop {
+            if looks == 0
+                && let Err(stopped) = self.tables.list(self.places, budget)
+            {
+                break Err(stopped);
+            }
             looks += 1;
             let elapsed = begun.elapsed();
             let may_look = worked == 0 && looks <= MOST_LOOKS || elapsed < nanos(budget);
@@ -87,7 +107,7 @@ impl Gatherer<'_, '_> {
             let searched = window.of(whole);
             let found = match self.first_populated(searched) {
                 Ok(found) => found,
-                Err(error) => break Err(error),
+                Err(error) => break Err(error.into()),
             };
             window.searched(found.is_some());
             let Some(piece) = found else {
@@ -98,7 +118,7 @@ impl Gatherer<'_, '_> {
             let taken = self.take(Span::new(piece.start, whole.end), room, traits);
             let Taken { upto, worked: tried, made, mended, split, waits, is_refused, is_sent } = match taken {
                 Ok(taken) => taken,
-                Err(error) => break Err(error),
+                Err(error) => break Err(error.into()),
             };
             gathering.go_on_at(upto);
             gathering.note_made(made + mended);
@@ -198,13 +218,16 @@ impl Gatherer<'_, '_> {
         let pagemap = self.pagemap;
         let is_huge = |piece| count(pagemap, piece, Wanted::Huge).is_ok_and(|bytes| bytes == PIECE);
         let (mut made, mut mended, mut done) = (0, 0, 0);
-        let is_private = |piece| self.places.is_private(&self.tables.vmas, piece);
+        let (places, budget) = (self.places, self.agenda.budget);
+        let Tables { vmas, ledger, .. } = &mut *self.tables;
+        // What is written to must still be there: the list of this slice may be out of date.
+        let is_private = |piece| places.begin_beside(vmas, budget).is_ok() && places.is_private(vmas, piece);
         let upto = collapse_run(run, is_huge, is_private, |piece, came| {
             taken.worked += 1;
             // If it was split and mended, its bytes are counted already.
-            let is_known = self.tables.ledger.hot.rests(piece);
+            let is_known = ledger.hot.rests(piece);
             mended += usize::from(came == Asked::Made && is_known);
-            made += self.tables.ledger.asked(piece, came).count();
+            made += ledger.asked(piece, came).count();
             done += usize::from(came == Asked::Made);
             taken.is_refused |= came == Asked::Refused;
         });
@@ -233,7 +256,8 @@ impl Gatherer<'_, '_> {
         if !fits || has_policy(piece.start) || is_locked(piece) {
             return Ok(Found::Unfit);
         }
-        let populated = count(self.pagemap, piece, Wanted::Present)?;
+        // Pages of files do not count: a list may be out of date.
+        let populated = count(self.pagemap, piece, Wanted::Written)?;
         if !suits(piece, populated, traits) || populated < PIECE && self.pagemap.has_guards(piece.range()) {
             return Ok(Found::Unfit);
         }

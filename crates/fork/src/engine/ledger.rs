@@ -34,7 +34,6 @@ use super::account::Account;
 use super::agenda::{Gathering, Step, Where};
 use super::hot::HotPieces;
 use super::huge::{Asked, Supply};
-use super::places::Places;
 use super::prices::{Memory, Prices};
 use crate::hazards::HugePages;
 use crate::options::{Pages, Pays};
@@ -315,11 +314,10 @@ impl Ledger {
     }
 
     /// Returns the first step of a freeze in slices.
-    pub(crate) fn first_step(&mut self, wish: (Pages, Pays), (way, places): (ScanWay, &Places), place: Where) -> Step {
-        // Only a scan finds what is split later; and a list of mappings is out of date as soon as threads go on.
-        let is_told = way == ScanWay::Ioctl && matches!(places, Places::Asked(_));
+    pub(crate) fn first_step(&mut self, wish: (Pages, Pays), way: ScanWay, place: Where) -> Step {
         match wish {
-            (Pages::Gather, Pays::Within(forks)) if is_told && self.huge.is_open() => {
+            // Only a scan finds what is split later.
+            (Pages::Gather, Pays::Within(forks)) if way == ScanWay::Ioctl && self.huge.is_open() => {
                 if self.prices.is_better_huge(forks) {
                     return Step::Gather(Gathering::new(place));
                 }

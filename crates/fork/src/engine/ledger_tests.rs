@@ -1,7 +1,5 @@
-use palimpsest_sys::brief_file::BriefFile;
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::memory::vec::MappedVec;
-use rustix::fs::OFlags;
 
 use super::*;
 use crate::engine::piece::PIECE;
@@ -259,17 +257,14 @@ fn what_grows_is_no_loss() {
     assert!(!period(0) && period(0), "the same for old memory is one");
 }
 
-/// Fails on: gathering by a list of mappings that nobody reads.
+/// Fails on: gathering where each piece looks split for ever.
 #[test]
-fn pieces_are_gathered_where_the_kernel_tells_of_a_mapping_alone() {
+fn pieces_are_gathered_where_the_kernel_tells_which_pages_are_huge() {
     let mut ledger = ledger(100, 50);
     ledger.huge.begin(HugePages::Welcome);
-    let mut step = |places: &Places| {
-        ledger.first_step((Pages::Gather, Pays::Within(1500)), (ScanWay::Ioctl, places), Where::Everywhere)
-    };
-    assert_eq!(step(&Places::Listed), Step::Freeze);
-    let asked = Places::Asked(BriefFile::open(c"/proc/thread-self/maps", OFlags::RDONLY).expect("/proc"));
-    assert_eq!(step(&asked), Step::Gather(Gathering::new(Where::Everywhere)));
+    let mut step = |way| ledger.first_step((Pages::Gather, Pays::Within(1500)), way, Where::Everywhere);
+    assert_eq!(step(ScanWay::Entries), Step::Freeze);
+    assert_eq!(step(ScanWay::Ioctl), Step::Gather(Gathering::new(Where::Everywhere)));
 }
 
 /// Fails on: what gathering took that is not learned; a price from a busy minute for which nothing is ever gathered
@@ -278,10 +273,9 @@ fn pieces_are_gathered_where_the_kernel_tells_of_a_mapping_alone() {
 fn gathering_that_was_too_dear_once_is_tried_again_after_some_plans() {
     let mut ledger = ledger(100, 50);
     ledger.huge.begin(HugePages::Welcome);
-    let asked = Places::Asked(BriefFile::open(c"/proc/thread-self/maps", OFlags::RDONLY).expect("/proc"));
     let gathers = |ledger: &mut Ledger, place| {
         let wish = (Pages::Gather, Pays::Within(100));
-        ledger.first_step(wish, (ScanWay::Ioctl, &asked), place) == Step::Gather(Gathering::new(place))
+        ledger.first_step(wish, ScanWay::Ioctl, place) == Step::Gather(Gathering::new(place))
     };
     assert!(gathers(&mut ledger, Where::Everywhere));
     // 40 ms a piece, a part of it by deputies, of which a fork is spared 33 µs.

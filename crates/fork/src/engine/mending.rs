@@ -160,7 +160,7 @@ impl Mender<'_, '_> {
                     let is_huge = |piece: Span| count(pagemap, piece, Wanted::Huge).is_ok_and(|bytes| bytes == PIECE);
                     let Tables { vmas, ledger, .. } = &mut *tables;
                     // Nobody is held: a list would be out of date.
-                    let is_private = |piece| places.begin(vmas).is_ok() && places.is_private(vmas, piece);
+                    let is_private = |piece| places.begin_beside(vmas, time).is_ok() && places.is_private(vmas, piece);
                     let mut mended = 0;
                     at = collapse_run(run, is_huge, is_private, |piece, came| {
                         let place = ledger.hot.in_span(piece).start;

@@ -1,6 +1,8 @@
 //! Finds what is mapped where, for a slice: one mapping at a time if the kernel can tell (Linux 6.11), else from a
 //! list.
 
+use std::time::Duration;
+
 use palimpsest_sys::brief_file::BriefFile;
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::pages::maps::Permissions;
@@ -10,12 +12,16 @@ use rustix::fd::AsFd;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use super::budget::Stopped;
 use crate::error::FreezeError;
 
 /// Mappings with fewer pages are left alone. The C library's own mappings that children must not get, or must find
 /// wiped, are that small (the state of `getrandom` in the vDSO, with `MAP_DROPPABLE`), and a slice does not see their
 /// flags.
 const LEAST_PAGES: usize = 16;
+
+/// Slices that gather list this many mappings in any case. A list takes up to a microsecond for each.
+const LEAST_LISTED: usize = 1000;
 
 /// Who is asked.
 #[derive(Debug)]
@@ -41,6 +47,17 @@ impl Places {
             Self::Asked(_) => Ok(()),
             Self::Listed => list.read(Detail::Places),
         }
+    }
+
+    /// Does the same for a slice of this length that holds nobody. The list may be out of date at once: it tells where
+    /// to look, and what is there the caller asks the kernel, right before it asks for huge pages.
+    pub(crate) fn begin_beside(&self, list: &mut Vmas, slice: Duration) -> Result<(), Stopped> {
+        let Self::Listed = self else { return Ok(()) };
+        let most = usize::try_from(slice.as_micros()).unwrap_or(usize::MAX).max(LEAST_LISTED);
+        list.read_most(Detail::Places, most).map_err(|error| match error {
+            VmasError::TooMany(_) => Stopped::List { most },
+            other => other.into(),
+        })
     }
 
     /// Returns the first mapping that ends above `address`.

@@ -3,6 +3,8 @@
 //! [`Lasting`] stays as long as the process. The other tables live for one round: each that stays mapped costs every
 //! fork a page table.
 
+use std::time::Duration;
+
 use palimpsest_sys::MapError;
 use palimpsest_sys::memory::extent::FileId;
 use palimpsest_sys::memory::span::Span;
@@ -10,8 +12,10 @@ use palimpsest_sys::memory::vec::{Full, MappedVec};
 use palimpsest_sys::pages::vmas::Vmas;
 
 use super::agenda::{Agenda, Terms};
+use super::budget::Stopped;
 use super::contents::Contents;
 use super::ledger::Ledger;
+use super::places::Places;
 use super::records::{Eligible, Excluded, Held, Skipped, key};
 use crate::options::Options;
 use crate::report::Skip;
@@ -85,6 +89,11 @@ impl<'a> Tables<'a> {
     /// Puts eligible memory on the agenda. Returns how many bytes that is.
     pub(crate) fn plan_slices(&mut self, agenda: &mut Agenda, terms: Terms) -> usize {
         agenda.begin(&mut self.eligible, terms)
+    }
+
+    /// Lists mappings for a slice of this length that gathers, if they must be: see [`Places::begin_beside`].
+    pub(crate) fn list(&mut self, places: &Places, slice: Duration) -> Result<(), Stopped> {
+        places.begin_beside(&mut self.vmas, slice)
     }
 
     /// Returns the account.

@@ -10,6 +10,7 @@
 pub(crate) mod deeds;
 pub(crate) mod gathering;
 pub(crate) mod guarded;
+pub(crate) mod kernels;
 pub(crate) mod notified;
 pub(crate) mod traced;
 pub(crate) mod ways;
@@ -48,6 +49,7 @@ pub(crate) fn play(name: &str, scenario: impl FnOnce()) {
         if child == 0 {
             // SAFETY: takes a number. A scenario that hangs ends by SIGALRM.
             unsafe { libc::alarm(PATIENCE_SECONDS) };
+            kernels::show_wanted();
             to_its_end(scenario);
         }
         assert_eq!(wait(child), 0, "{name} failed in its process");

@@ -4,6 +4,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod listed;
 mod oracle;
 mod threads;
 

@@ -242,6 +242,15 @@ impl Vmas {
     ///
     /// See [`VmasError`].
     pub fn read(&mut self, detail: Detail) -> Result<(), VmasError> {
+        self.read_most(detail, usize::MAX)
+    }
+
+    /// Does the same, but stops with an error at the first mapping after `most` of them.
+    ///
+    /// # Errors
+    ///
+    /// See [`VmasError`].
+    pub fn read_most(&mut self, detail: Detail, most: usize) -> Result<(), VmasError> {
         let path = match detail {
             Detail::Places => c"/proc/thread-self/maps",
             Detail::Figures => c"/proc/thread-self/smaps",
@@ -250,7 +259,7 @@ impl Vmas {
         self.all.clear();
         let failed = |source| VmasError::Read { file, source };
         let source = BriefFile::open(path, OFlags::RDONLY).map_err(failed)?;
-        self.read_from(source.as_fd(), detail)?;
+        self.read_most_from(source.as_fd(), detail, most)?;
         // Only a thread that has ended has no memory.
         if self.all.is_empty() { Err(failed(Errno::SRCH)) } else { Ok(()) }
     }
@@ -261,12 +270,16 @@ impl Vmas {
     ///
     /// As for [`read`](Self::read).
     pub fn read_from(&mut self, source: BorrowedFd<'_>, detail: Detail) -> Result<(), VmasError> {
+        self.read_most_from(source, detail, usize::MAX)
+    }
+
+    fn read_most_from(&mut self, source: BorrowedFd<'_>, detail: Detail, most: usize) -> Result<(), VmasError> {
         let file = detail.file();
         self.all.clear();
         let Self { all, text } = self;
         let Some(text) = text.first_mut() else { return Err(VmasError::Read { file, source: Errno::NOBUFS }) };
         each_line(source, text, file, &mut |text, line| {
-            take_line(all, text).map_err(|error| match error {
+            take_line(all, text, most).map_err(|error| match error {
                 Bad::Lacks(expected) => VmasError::Parse { file, line, expected },
                 Bad::Full(full) => full.into(),
             })
@@ -292,7 +305,7 @@ enum Bad {
     Full(Full),
 }
 
-fn take_line(all: &mut MappedVec<Vma>, text: &[u8]) -> Result<(), Bad> {
+fn take_line(all: &mut MappedVec<Vma>, text: &[u8], most: usize) -> Result<(), Bad> {
     if text.is_empty() {
         return Ok(());
     }
@@ -306,6 +319,9 @@ fn take_line(all: &mut MappedVec<Vma>, text: &[u8]) -> Result<(), Bad> {
         }
         _ => {
             let (line, name) = MapLine::parse(text).map_err(Bad::Lacks)?;
+            if all.len() >= most {
+                return Err(Bad::Full(Full { capacity: most }));
+            }
             all.push(Vma::new(line, Label::parse(name))).map_err(Bad::Full)
         }
     }

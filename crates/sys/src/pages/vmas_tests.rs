@@ -23,6 +23,23 @@ fn both_details_show_what_maps_shows() {
     }
 }
 
+/// Fails on: an error for exactly as many as may be; a list of all of them in spite of it.
+#[test]
+fn one_more_than_may_be_listed_ends_the_list() {
+    let line = |number: usize| format!("{:x}000-{:x}000 rw-p 00000000 00:00 0\n", 16 + number, 17 + number);
+    let text = (0..5).map(line).collect::<String>();
+    let path = std::env::temp_dir().join(format!("palimpsest-maps-{}", std::process::id()));
+    std::fs::write(&path, text).expect("a temporary file");
+    let file = std::fs::File::open(&path).expect("just written");
+    std::fs::remove_file(&path).expect("just written");
+    let mut vmas = Vmas::with_capacity(10).expect("memory");
+    for (most, listed) in [(4, 4), (5, 5), (6, 5)] {
+        let read = vmas.read_most_from(file.as_fd(), Detail::Places, most);
+        assert_eq!((read.is_ok(), vmas.len()), (most >= 5, listed), "{most}: {read:?}");
+    }
+    assert!(matches!(vmas.read_most(Detail::Places, 1), Err(VmasError::TooMany(Full { capacity: 1 }))));
+}
+
 #[test]
 fn flags_and_figures_are_read() {
     let page = rustix::param::page_size();
