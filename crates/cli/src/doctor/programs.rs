@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::process::{Command, Stdio};
 
+use palimpsest_sys::HUGE_PAGE;
 use palimpsest_sys::capabilities::{Capabilities, Feature, Lack, Standing, Verdict};
 use palimpsest_sys::pages::pagemap::ScanWay;
 use palimpsest_sys::proc::thp;
@@ -78,12 +79,20 @@ fn told(success: bool, said: &str) -> Verdict {
 
 /// Returns why nothing can be gathered, if so. `enabled` tells when anonymous memory gets huge pages.
 fn gather_lack(capabilities: &Capabilities, enabled: Option<thp::Anonymous>) -> Option<Lack> {
+    let has_pieces = capabilities.machine.huge_page_size == Some(HUGE_PAGE);
+    let is_off_here = capabilities.confinement.thp_disable != thp::ThpDisable::Off;
     let (why, fix) = match (&capabilities.page_scan, enabled) {
-        (Ok(ScanWay::Ioctl), Some(thp::Anonymous::Always | thp::Anonymous::Madvise)) => return None,
+        (Ok(ScanWay::Entries) | Err(_), _) => ("this kernel has no PAGEMAP_SCAN", "use Linux 6.7 or later"),
+        (Ok(ScanWay::Ioctl), _) if !has_pieces => {
+            ("huge pages have not 2 MiB here", "use a kernel with pages of 4 KiB and huge pages of 2 MiB")
+        }
         (Ok(ScanWay::Ioctl), Some(thp::Anonymous::Never) | None) => {
             ("huge pages are not wanted", "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled")
         }
-        (Ok(ScanWay::Entries) | Err(_), _) => ("this kernel has no PAGEMAP_SCAN", "use Linux 6.7 or later"),
+        (Ok(ScanWay::Ioctl), Some(_)) if is_off_here => {
+            ("huge pages are switched off for this process", "start it without PR_SET_THP_DISABLE")
+        }
+        (Ok(ScanWay::Ioctl), Some(thp::Anonymous::Always | thp::Anonymous::Madvise)) => return None,
     };
     Some(Lack { why: why.to_owned(), fix: fix.to_owned() })
 }
@@ -149,9 +158,12 @@ mod tests {
     #[test]
     fn who_has_threads_is_told_what_he_needs() {
         let mut machine = Capabilities::probe();
+        machine.machine.huge_page_size = Some(HUGE_PAGE);
+        machine.confinement.thp_disable = thp::ThpDisable::Off;
+        let works = || Verdict::Works { how: "it forks".to_owned() };
         let mut told = |way, enabled| {
             machine.page_scan = way;
-            with_threads(Verdict::Works { how: "it forks".to_owned() }, gather_lack(&machine, enabled))
+            with_threads(works(), gather_lack(&machine, enabled))
         };
         let how = "it forks; programs with threads are gathered".to_owned();
         assert_eq!(told(Ok(ScanWay::Ioctl), Some(thp::Anonymous::Madvise)), Verdict::Works { how });
@@ -159,6 +171,15 @@ mod tests {
         assert!(matches!(&old, Verdict::Slower { why, fix } if why.contains("--threads") && fix.contains("6.7")));
         let never = told(Ok(ScanWay::Ioctl), Some(thp::Anonymous::Never));
         assert!(matches!(&never, Verdict::Slower { fix, .. } if fix.starts_with("echo madvise")), "{never:?}");
+        machine.page_scan = Ok(ScanWay::Ioctl);
+        let mut told = |size, thp_disable| {
+            (machine.machine.huge_page_size, machine.confinement.thp_disable) = (size, thp_disable);
+            with_threads(works(), gather_lack(&machine, Some(thp::Anonymous::Always)))
+        };
+        let (on, off) = (thp::ThpDisable::On, thp::ThpDisable::Off);
+        assert!(matches!(told(Some(HUGE_PAGE), on), Verdict::Slower { fix, .. } if fix.contains("PR_SET_THP_DISABLE")));
+        assert!(matches!(told(Some(HUGE_PAGE << 8), off), Verdict::Slower { why, .. } if why.contains("2 MiB")));
+        assert!(matches!(told(Some(HUGE_PAGE), off), Verdict::Works { .. }));
         let fails = refused("no shell".to_owned());
         assert_eq!(with_threads(fails.clone(), gather_lack(&machine, None)), fails);
     }

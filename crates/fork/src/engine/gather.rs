@@ -42,7 +42,7 @@ use super::errands::{Request, Sender, Sent};
 use super::huge::{Asked, suits};
 use super::mending::count;
 use super::piece::PIECE;
-use super::places::{Places, is_still_eligible};
+use super::places::{Anew, Places, is_still_eligible};
 use super::registry::Shared;
 use super::tables::Tables;
 use super::tending::is_late;
@@ -118,7 +118,7 @@ impl Gatherer<'_, '_> {
             let taken = self.take(Span::new(piece.start, whole.end), room, traits);
             let Taken { upto, worked: tried, made, mended, split, waits, is_refused, is_sent } = match taken {
                 Ok(taken) => taken,
-                Err(error) => break Err(error.into()),
+                Err(stopped) => break Err(stopped),
             };
             gathering.go_on_at(upto);
             gathering.note_made(made + mended);
@@ -178,7 +178,7 @@ impl Gatherer<'_, '_> {
     }
 
     /// Gathers pieces at the start of `rest`: `own` at most, or as many as a deputy may. All have these traits.
-    fn take(&mut self, rest: Span, own: usize, traits: Traits) -> Result<Taken, PagemapError> {
+    fn take(&mut self, rest: Span, own: usize, traits: Traits) -> Result<Taken, Stopped> {
         let mut run = Span::new(rest.start, rest.start);
         let (upto, waits, is_refused, is_sent) = (rest.start, false, false, false);
         let mut taken = Taken { upto, worked: 0, made: 0, mended: 0, split: 0, waits, is_refused, is_sent };
@@ -218,10 +218,9 @@ impl Gatherer<'_, '_> {
         let pagemap = self.pagemap;
         let is_huge = |piece| count(pagemap, piece, Wanted::Huge).is_ok_and(|bytes| bytes == PIECE);
         let (mut made, mut mended, mut done) = (0, 0, 0);
-        let (places, budget) = (self.places, self.agenda.budget);
         let Tables { vmas, ledger, .. } = &mut *self.tables;
-        // What is written to must still be there: the list of this slice may be out of date.
-        let is_private = |piece| places.begin_beside(vmas, budget).is_ok() && places.is_private(vmas, piece);
+        let mut anew = Anew::new(self.places, self.agenda.budget);
+        let is_private = |piece| anew.is_private(vmas, piece);
         let upto = collapse_run(run, is_huge, is_private, |piece, came| {
             taken.worked += 1;
             // If it was split and mended, its bytes are counted already.
@@ -231,9 +230,11 @@ impl Gatherer<'_, '_> {
             done += usize::from(came == Asked::Made);
             taken.is_refused |= came == Asked::Refused;
         });
+        let took = before.elapsed();
+        let listing = anew.end()?;
         // A failed call is quick, and does not tell how many were made.
         if done == run.len() / PIECE {
-            self.shared.tending.took_piece(before.elapsed() / done as u64);
+            self.shared.tending.took_piece(took.saturating_sub(listing) / done as u64);
         }
         if upto < run.end {
             taken.go_back_to(upto);

@@ -19,7 +19,7 @@ use super::errands::{Request, Sender, Sent};
 use super::huge::{Asked, fills};
 use super::ledger::{Amount, Ledger};
 use super::piece::PIECE;
-use super::places::Places;
+use super::places::{Anew, Places};
 use super::registry::Shared;
 use super::tables::Tables;
 use super::tending::{Tended, is_late};
@@ -159,8 +159,8 @@ impl Mender<'_, '_> {
                     let before = CpuMoment::now();
                     let is_huge = |piece: Span| count(pagemap, piece, Wanted::Huge).is_ok_and(|bytes| bytes == PIECE);
                     let Tables { vmas, ledger, .. } = &mut *tables;
-                    // Nobody is held: a list would be out of date.
-                    let is_private = |piece| places.begin_beside(vmas, time).is_ok() && places.is_private(vmas, piece);
+                    let mut anew = Anew::new(places, time);
+                    let is_private = |piece| anew.is_private(vmas, piece);
                     let mut mended = 0;
                     at = collapse_run(run, is_huge, is_private, |piece, came| {
                         let place = ledger.hot.in_span(piece).start;
@@ -168,9 +168,11 @@ impl Mender<'_, '_> {
                         mended += usize::from(treat_split(ledger, place, came) == Mended::Now);
                     });
                     worked += mended;
+                    // If there is no list, the piece is split still, and another slice comes.
+                    let (took, listing) = (before.elapsed(), anew.end().unwrap_or(0));
                     // A failed call is quick, and does not tell how many were mended.
                     if mended == run.len() / PIECE {
-                        tending.took_piece(before.elapsed() / mended as u64);
+                        tending.took_piece(took.saturating_sub(listing) / mended as u64);
                     }
                 }
             }

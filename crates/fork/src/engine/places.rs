@@ -13,6 +13,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::budget::Stopped;
+use crate::clock::CpuMoment;
 use crate::error::FreezeError;
 
 /// Mappings with fewer pages are left alone. The C library's own mappings that children must not get, or must find
@@ -94,6 +95,40 @@ impl Places {
     }
 }
 
+/// What a run of pieces is in, for whoever holds nobody and is about to write to it: the slice's own list may be out of
+/// date by then. Where mappings must be listed, it lists them anew, once, when it is asked first.
+#[derive(Debug)]
+pub(super) struct Anew<'a> {
+    places: &'a Places,
+    slice: Duration,
+    listed: Option<Result<(), Stopped>>,
+    took: u64,
+}
+
+impl<'a> Anew<'a> {
+    pub(super) const fn new(places: &'a Places, slice: Duration) -> Self {
+        Self { places, slice, listed: None, took: 0 }
+    }
+
+    /// Whether all of `piece` lies in one private anonymous mapping that the program may write to, as far as is known.
+    pub(super) fn is_private(&mut self, list: &mut Vmas, piece: Span) -> bool {
+        let (places, slice, took) = (self.places, self.slice, &mut self.took);
+        let listed = self.listed.get_or_insert_with(|| {
+            let before = CpuMoment::now();
+            let listed = places.begin_beside(list, slice);
+            *took = before.elapsed();
+            listed
+        });
+        listed.is_ok() && places.is_private(list, piece)
+    }
+
+    /// Returns the nanoseconds that the list has taken. If it could not be read, none can be used until it is read
+    /// again.
+    pub(super) fn end(self) -> Result<u64, Stopped> {
+        self.listed.transpose().map(|_| self.took)
+    }
+}
+
 /// Whether a part of this mapping, planned as one that can be frozen, still can be: rights may have changed, and
 /// something else may be there.
 pub(super) fn is_still_eligible(vma: &Vma) -> bool {
@@ -136,6 +171,28 @@ mod tests {
         unsafe { rustix::mm::mmap(place, middle.len(), rights, MapFlags::PRIVATE | MapFlags::FIXED, &file, 0) }
             .expect("mmap");
         assert!(!told(middle) && told(Span::new(at(0), at(1))));
+    }
+
+    /// Fails on: a list for each piece; a list that was cut short, and is taken for all there is.
+    #[test]
+    fn mappings_are_listed_once_for_a_run_and_a_failed_list_is_told() {
+        let page = rustix::param::page_size();
+        let memory = leak_zeroed(2 * LEAST_PAGES * page).expect("memory");
+        let start = memory.as_ptr().expose_provenance();
+        let piece = Span::new(start, start + LEAST_PAGES * page);
+        let mut list = Vmas::with_capacity(1 << 16).expect("memory");
+        let mut anew = Anew::new(&Places::Listed, Duration::ZERO);
+        assert!(anew.is_private(&mut list, piece));
+        // SAFETY: 1. this test's memory, which nobody writes to.
+        unsafe { calls::protect(piece, Permissions::READ) }.expect("mprotect");
+        assert!(anew.is_private(&mut list, piece), "listed again");
+        assert!(anew.end().expect("listed") > 0);
+        let untouched = Anew::new(&Places::Listed, Duration::ZERO);
+        assert_eq!(untouched.end().expect("nobody has asked"), 0);
+        let mut short = Vmas::with_capacity(1).expect("memory");
+        let mut anew = Anew::new(&Places::Listed, Duration::ZERO);
+        assert!(!anew.is_private(&mut short, piece));
+        assert!(anew.end().is_err());
     }
 
     #[test]
