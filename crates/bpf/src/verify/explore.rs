@@ -103,7 +103,9 @@ struct Explorer<'a> {
 /// Most of what is followed and kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Limits {
-    /// Instructions followed, and run in calls that are not followed.
+    /// Instructions followed.
+    pub(super) followed: usize,
+    /// The same, and those run in calls that are not followed.
     pub(super) budget: usize,
     /// [`State::weight`] of all that is kept.
     pub(super) values: usize,
@@ -113,7 +115,7 @@ pub(super) struct Limits {
 
 impl Limits {
     pub(super) const fn new(budget: usize) -> Self {
-        Self { budget, values: MOST_VALUES, effort: budget.saturating_mul(EFFORT) }
+        Self { followed: budget, budget, values: MOST_VALUES, effort: budget.saturating_mul(EFFORT) }
     }
 }
 
@@ -238,17 +240,18 @@ impl Explorer<'_> {
         self.values += state.weight();
         self.pending.push(Way { at, state, before: None, entering: false, since: 0 });
         self.watch(Watch::add_root);
-        let Limits { budget, values: most_values, effort: most_effort } = limits;
-        // Whoever watches sees each step. Otherwise one comparison suffices.
-        let unseen = if self.watch.is_some() { 0 } else { budget };
+        let Limits { followed: most_followed, budget, values: most_values, effort: most_effort } = limits;
+        // Whoever watches sees each step.
+        let unseen = if self.watch.is_some() { 0 } else { most_followed };
         while let Some(mut way) = self.pending.pop() {
             self.values -= way.state.weight();
             self.watch(Watch::begin);
             loop {
                 let at = way.at;
                 *followed += 1;
-                let counted = self.counted(*followed);
-                let outcome = if counted > unseen && self.arrive(&way, counted > budget) {
+                let outcome = if *followed > unseen && self.arrive(&way, *followed > most_followed) {
+                    Err(Fault::Budget { budget: most_followed })
+                } else if self.counted(*followed) > budget {
                     Err(Fault::Budget { budget })
                 } else if self.values > most_values {
                     Err(Fault::Values { most: most_values })

@@ -338,7 +338,9 @@ impl Contract {
         if self.fuel.is_none() {
             return self.explore(code, Loops::Proven, limits).map_err(Refused::error);
         }
-        let first = Limits::new(limits.budget.min(PROOF_BUDGET));
+        let first = limits.budget.min(PROOF_BUDGET);
+        // What calls run that are not followed takes no time to prove.
+        let first = Limits { budget: limits.budget, ..Limits::new(first) };
         match self.explore(code, Loops::Proven, first) {
             Err(Refused { error, .. }) if error.fault.may_be_fuelled() => {
                 self.explore(code, Loops::Fuelled, limits).map_err(Refused::error)

@@ -4,6 +4,7 @@ use alloc::string::{String, ToString};
 
 use super::*;
 use crate::asm::assemble;
+use crate::function::FunctionType;
 use crate::insn::Register;
 
 fn verify(text: &str) -> Result<Verified, VerifyError> {
@@ -357,6 +358,30 @@ fn what_is_compared_and_copied_is_bounded() {
     assert!((2 * 74 * 100..15_000).contains(&parting), "{parting}");
     // A state is copied every 8 meetings, and compared with one more at each.
     assert!((80_000..100_000).contains(&meeting), "{meeting}");
+}
+
+/// Gives the last function of a program a type without arguments.
+fn typed(text: &str) -> Code {
+    let code = Code::new(&assemble(text).expect("a program")).expect("its structure is right");
+    let slot = code.functions().last().map_or(0, |first| code.slot(first));
+    code.with_types([(slot, FunctionType::new([]).expect("a type"))])
+}
+
+/// Mutant: what calls run that are not followed counts against what is followed to prove loops.
+#[test]
+fn a_counted_loop_may_call_long_functions() {
+    let text = format!(
+        "r7 = r1\nr6 = 0\nagain: call local f\nr1 = r6\nr1 <<= 3\nr2 = r7\nr2 += r1\n*(u64 *)(r2 + 0) = r0\n\
+         r6 += 1\nif r6 != 64 goto again\nr0 = 0\nexit\nf: {}exit",
+        "r0 = 1\n".repeat(2000)
+    );
+    let contract = Contract::new().context(512, ContextAccess::Write).fuel(100);
+    let proven = contract.clone().verify(typed(&text)).expect("its end is found");
+    assert_eq!(proven.fuel(), None);
+    assert!(proven.followed() < 3000, "{}", proven.followed());
+    // With fuel nobody knows the index, and with less budget all of it may take too long.
+    let refused = contract.budget(100_000).verify(typed(&text)).expect_err("its index has no bounds").fault;
+    assert!(matches!(refused, Fault::Far { .. } | Fault::Context { .. }), "{refused}");
 }
 
 #[test]
