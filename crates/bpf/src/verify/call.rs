@@ -13,6 +13,7 @@ use super::{Guard, Leftovers, Unproven};
 use crate::code::MOST_FRAMES;
 use crate::function::Null;
 use crate::insn::{Callee, Register};
+use crate::interp::MOST_HELD;
 use crate::map::{Kind, ValueAccess};
 
 /// Bytes that a helper reads or writes.
@@ -330,7 +331,7 @@ impl Step<'_> {
                 self.state.release(id);
                 self.state.frames[depth].put_dynptr(offset, id, of);
                 if of == Backing::Record {
-                    self.state.records.push(id);
+                    self.hold()?;
                 }
                 // A load in speculation may get the old contents.
                 self.guard(Guard::Behind);
@@ -338,11 +339,8 @@ impl Step<'_> {
             }
             (Returns::Object(of, null), _) => {
                 let Some(of) = self.shared.contract.object(of) else { return Err(Fault::Unknown) };
-                if self.state.records.contains(&id) {
-                    return Err(Fault::Reserved);
-                }
+                self.hold()?;
                 self.state.renew(id);
-                self.state.records.push(id);
                 let area = Area::Object { id, of };
                 Ok(match null {
                     Null::Possible => Value::Maybe(area, id),
@@ -350,15 +348,26 @@ impl Step<'_> {
                 })
             }
             (Returns::RecordOrNull, _) => {
-                if self.state.records.contains(&id) {
-                    return Err(Fault::Reserved);
-                }
+                self.hold()?;
                 self.state.renew(id);
-                self.state.records.push(id);
                 Ok(Value::Maybe(Area::Record { id, len: before.size }, id))
             }
             _ => Ok(Value::Scalar(Scalar::UNKNOWN)),
         }
+    }
+
+    /// Notes that what this instruction gets is to be given back.
+    fn hold(&mut self) -> Result<(), Fault> {
+        let (id, records) = (self.at as u32, &mut self.state.records);
+        if records.contains(&id) {
+            return Err(Fault::Reserved);
+        }
+        // When it runs it gets no more.
+        if records.len() >= MOST_HELD {
+            return Err(Fault::Held { most: MOST_HELD });
+        }
+        records.push(id);
+        Ok(())
     }
 
     /// The map in one of whose values a register points at the timer.
@@ -551,6 +560,8 @@ impl State {
             }
         }
         frame.callback = Some(Box::new(callback));
+        // No more than is counted: it is kept until its way is followed.
+        self.frames.reserve_exact(1);
         self.frames.push(frame);
     }
 }

@@ -10,7 +10,7 @@ use super::leans::Leans;
 use super::live::live;
 use super::log::Watch;
 use super::scalar::Scalar;
-use super::state::{Area, Callback, Effort, Links, Sources, State, Value};
+use super::state::{Area, Callback, Content, Effort, Links, Sources, State, Value};
 use super::step::{Next, Seen, Shared, Step};
 use super::stored::{Region, Stored};
 use super::{ContextUse, Contract, EFFORT, Guard, Leftovers, MOST_VALUES};
@@ -49,6 +49,9 @@ struct Kept {
     /// The numbers that ways from here have used so far: all, once these have ended.
     used: Cell<Sources>,
 }
+
+const _: () = assert!(size_of::<Kept>() <= State::BESIDE * size_of::<Content>());
+const _: () = assert!(size_of::<Way>() <= State::BESIDE * size_of::<Content>());
 
 /// What is kept at an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -319,6 +319,12 @@ pub enum Fault {
          do that first"
     )]
     Reserved,
+    /// More records and objects are held than a program may hold.
+    #[error("{most} records and objects are held here already, and no more can be; give some of them back first")]
+    Held {
+        /// How many a program may hold.
+        most: usize,
+    },
     /// A dynptr is needed.
     #[error("{register} must be a dynptr here, of a record if it is given back; make one on the stack by a helper")]
     NoDynptr {
@@ -543,6 +549,7 @@ mod tests {
             NoRecord { register: register },
             NoObject { register: register },
             Reserved,
+            Held { most: 5 },
             NoDynptr { register: register },
             DynptrPlace { register: register },
             DynptrLost { slot: slot },

@@ -190,8 +190,8 @@ pub(crate) struct MapShape {
 const BUDGET: usize = 1_000_000;
 /// Instructions followed before the loops of a program that may have fuel count as needing it.
 const PROOF_BUDGET: usize = 100_000;
-/// Most values of registers and stack in all kept states and all ways to be followed: 96 bytes each, so that all take
-/// 576 MiB at most. Programs of the greatest length need two thirds of that.
+/// Most values of registers and stack in all kept states and all ways to be followed, with what is kept beside them:
+/// 96 bytes each, so that all take 576 MiB at most.
 const MOST_VALUES: usize = 6 << 20;
 /// Values of registers and stack that may be compared and copied, on average, for each instruction of the budget.
 /// Programs that are seen need 1 to 40. With the budget that is not set, all of it takes about 2 seconds of a CPU.

@@ -80,6 +80,9 @@ pub(in crate::verify) struct Frame {
     pub(in crate::verify) rounds: u32,
 }
 
+const _: () = assert!(size_of::<Frame>() <= (WRITABLE + Frame::BESIDE) * size_of::<Content>());
+const _: () = assert!(size_of::<Callback>() <= Frame::CALLBACK * size_of::<Content>());
+
 // States are copied at every branch, and glibc keeps freed chunks of at most 1032 bytes at hand (`MAX_TCACHE_SIZE` in
 // its `malloc/malloc.c`, with 64-bit addresses).
 const _: () = assert!(size_of::<Frame>() <= 1032);
@@ -98,6 +101,16 @@ pub(in crate::verify) struct Callback {
 }
 
 impl Frame {
+    /// How many values take as much room as what is in it beside them, and as what a helper calls it for.
+    const BESIDE: usize = 1;
+    const CALLBACK: usize = 2;
+
+    /// Returns how many values it has: what keeping it costs.
+    pub(super) fn weight(&self) -> usize {
+        let callback = if self.callback.is_some() { Self::CALLBACK } else { 0 };
+        self.registers.len() + self.slots.len() + Self::BESIDE + callback
+    }
+
     /// Makes the function with `depth` functions around it.
     pub(in crate::verify) fn new(depth: usize, instance: u32) -> Self {
         Self {

@@ -192,6 +192,9 @@ pub(super) struct Held {
 }
 
 impl State {
+    /// How many values take as much room as what explorers keep beside its frames and records.
+    pub(super) const BESIDE: usize = 3;
+
     pub(super) fn new() -> Self {
         Self { frames: Vec::from([Frame::new(0, 0)]), records: Vec::new(), lock: None }
     }
@@ -209,10 +212,9 @@ impl State {
         self.frames.last_mut().expect("a function is active")
     }
 
-    /// Returns how many values it has: what keeping it costs.
+    /// Returns how many values it has: what keeping it costs, with all that is kept beside it.
     pub(super) fn weight(&self) -> usize {
-        // What else is in a frame takes no more room than one.
-        self.frames.iter().map(|frame| frame.registers.len() + frame.slots.len() + 1).sum()
+        self.frames.iter().map(Frame::weight).sum::<usize>() + self.records.len() + Self::BESIDE
     }
 
     /// Forgets what nobody looks at again, before instruction `at`; `live` tells it for every instruction.
