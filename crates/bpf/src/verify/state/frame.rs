@@ -180,11 +180,20 @@ impl Frame {
         }
     }
 
+    /// Iterates over the registers with something that another state may lack: what is not set includes everything.
+    pub(super) fn set_registers(&self) -> impl Iterator<Item = usize> {
+        (0..WRITABLE).filter(|index| self.registers[*index].value != Value::Unset)
+    }
+
+    /// Whether what is known here of a register includes what is known there.
+    pub(super) fn includes_register(&self, other: &Self, index: usize) -> bool {
+        self.registers[index].value.includes(&other.registers[index].value)
+    }
+
     /// Whether everything known here includes what is known there; of numbers on the stack, those among `used`.
     pub(super) fn includes_with(&self, other: &Self, depth: usize, used: Sources, effort: &Effort) -> bool {
-        let registers = self.registers.iter().zip(&other.registers);
         self.is_function_of(other)
-            && effort.all(registers.map(|(content, other)| content.value.includes(&other.value)))
+            && effort.all(self.set_registers().map(|index| self.includes_register(other, index)))
             && self.stack_includes(other, depth, used, effort)
     }
 

@@ -82,10 +82,9 @@ impl Frame {
             let are_numbers = matches!(both, (Value::Scalar(_), Value::Scalar(_)));
             are_numbers && !used.has_register(index)
         };
-        let covers =
-            |index: usize| is_any(index) || self.registers[index].value.includes(&other.registers[index].value);
+        let covers = |index: usize| is_any(index) || self.includes_register(other, index);
         self.is_function_of(other)
-            && effort.all((0..self.registers.len()).map(covers))
+            && effort.all(self.set_registers().map(covers))
             && self.stack_includes(other, depth, used, effort)
     }
 
@@ -113,6 +112,7 @@ impl State {
             return false;
         };
         let around = callers.iter().zip(other_callers).enumerate();
+        effort.add(self.frames.len());
         self.holds_what(other)
             && callers.len() == other_callers.len()
             && around.into_iter().all(|(depth, (frame, other))| frame.includes_with(other, depth, used, effort))
