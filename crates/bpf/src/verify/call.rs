@@ -108,7 +108,7 @@ impl Step<'_> {
         let before = self.arguments(&signature)?;
         self.state.top_mut().lose(self.shared.unset);
         if let Some(record) = before.released {
-            self.state.release(record);
+            self.state.release(record, &self.shared.effort);
         }
         let result = self.returned(&signature, &before)?;
         self.state.top_mut().set(Register::R0, result);
@@ -312,13 +312,13 @@ impl Step<'_> {
         let id = self.at as u32;
         match (signature.returns, before.map) {
             (Returns::ValueOrNull, Some(map)) => {
-                self.state.renew(id);
+                self.state.renew(id, &self.shared.effort);
                 let inner = self.shared.contract.maps[map as usize].inner;
                 Ok(Value::Maybe(inner.map_or_else(|| self.found(map, id), Area::Inner), id))
             }
             (Returns::SliceOrNull, _) => {
                 let Some(of) = before.dynptr else { return Err(Fault::Unknown) };
-                self.state.renew(id);
+                self.state.renew(id, &self.shared.effort);
                 Ok(Value::Maybe(Area::Slice { id: of, len: before.size }, id))
             }
             (Returns::Dynptr(of), _) => {
@@ -328,7 +328,7 @@ impl Step<'_> {
                 }
                 // Its old contents are overwritten.
                 self.overwrite(depth, Span { offset, len: DYNPTR as usize, touched: Touched::All })?;
-                self.state.release(id);
+                self.state.release(id, &self.shared.effort);
                 self.state.frames[depth].put_dynptr(offset, id, of);
                 if of == Backing::Record {
                     self.hold()?;
@@ -340,7 +340,7 @@ impl Step<'_> {
             (Returns::Object(of, null), _) => {
                 let Some(of) = self.shared.contract.object(of) else { return Err(Fault::Unknown) };
                 self.hold()?;
-                self.state.renew(id);
+                self.state.renew(id, &self.shared.effort);
                 let area = Area::Object { id, of };
                 Ok(match null {
                     Null::Possible => Value::Maybe(area, id),
@@ -349,7 +349,7 @@ impl Step<'_> {
             }
             (Returns::RecordOrNull, _) => {
                 self.hold()?;
-                self.state.renew(id);
+                self.state.renew(id, &self.shared.effort);
                 Ok(Value::Maybe(Area::Record { id, len: before.size }, id))
             }
             _ => Ok(Value::Scalar(Scalar::UNKNOWN)),
@@ -521,7 +521,7 @@ impl Step<'_> {
         let (behind, instance, rounds) = (caller.next as usize, left.instance, left.rounds);
         if let Some(sample) = callback.sample {
             // The next one is copied over it.
-            self.state.release(sample);
+            self.state.release(sample, &self.shared.effort);
         }
         let mut entered = self.state.clone();
         entered.enter(callback, self.has_lock(callback), self.shared.unset, (instance, rounds + 1));

@@ -434,8 +434,8 @@ impl Explorer<'_> {
                     return Ok(true);
                 }
                 true => {
-                    let looked_at = self.looked_at(way);
-                    let is_same = looked_at.includes(&looked_at.links(), &kept.state, &self.shared.effort);
+                    let (looked_at, effort) = (self.looked_at(way), &self.shared.effort);
+                    let is_same = looked_at.includes(&looked_at.links(effort), &kept.state, effort);
                     if is_same && kept.state.has_rounds_of(state) {
                         return Err(Fault::Endless);
                     }
@@ -452,7 +452,7 @@ impl Explorer<'_> {
             self.looked_at(way)
         };
         let index = self.kept.len();
-        let links = state.links();
+        let links = state.links(&self.shared.effort);
         self.values += state.weight() + links.weight();
         // Of functions around the innermost one, whoever compares states compares the numbers.
         self.note_used(way.before, way.state.sources_of_callers());

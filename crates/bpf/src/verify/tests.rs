@@ -314,7 +314,7 @@ fn what_is_kept_in_mind_is_bounded() {
         .collect();
     let text = format!("{slots}{parts}r0 = *(u64 *)(r10 - 8)\nexit");
     let code = Code::new(&assemble(&text).expect("a program")).expect("its structure is right");
-    let within = |values| within(&code, Limits { values, ..Limits::new(BUDGET) });
+    let within = |values| within(&of_context(), &code, Limits { values, ..Limits::new(BUDGET) });
     assert_eq!(within(2000), Err(Fault::Values { most: 2000 }));
     assert_eq!(within(MOST_VALUES), Ok(()));
 }
@@ -361,14 +361,12 @@ fn all_that_is_kept_weighs() {
         let text = format!("{}{}r0 = 0\nexit", reserving(records, ""), "goto +0\n".repeat(1000));
         let code = Code::new(&assemble(&text).expect("a program")).expect("its structure is right");
         let limits = Limits { values, ..Limits::new(BUDGET) };
-        match explore(&code, &Functions::default(), &with_ring(), (Loops::Proven, limits), None) {
-            Ok(_) => true,
-            Err(VerifyError { fault: Fault::Values { most }, .. }) => {
-                assert_eq!(most, values);
+        match within(&with_ring(), &code, limits) {
+            Ok(()) | Err(Fault::Unreleased { .. }) => true,
+            Err(fault) => {
+                assert_eq!(fault, Fault::Values { most: values });
                 false
             }
-            Err(VerifyError { fault: Fault::Unreleased { .. }, .. }) => true,
-            Err(error) => panic!("{error}"),
         }
     };
     // Each of the states has 10 registers, and 64 slots of the stack and 64 records.
@@ -379,17 +377,25 @@ fn all_that_is_kept_weighs() {
     assert_eq!((later.frames.capacity(), later.weight()), (1, 16));
 }
 
+fn of_context() -> Contract {
+    Contract::new().context(16, ContextAccess::Read)
+}
+
 /// Follows all of `code`.
-fn within(code: &Code, limits: Limits) -> Result<(), Fault> {
-    let contract = Contract::new().context(16, ContextAccess::Read);
-    let explored = explore(code, &Functions::default(), &contract, (Loops::Proven, limits), None);
+fn within(contract: &Contract, code: &Code, limits: Limits) -> Result<(), Fault> {
+    let explored = explore(code, &Functions::default(), contract, (Loops::Proven, limits), None);
     explored.map(drop).map_err(|error| error.fault)
 }
 
 /// Returns the least effort within which a program is verified.
 fn least(text: &str) -> usize {
+    least_with(&of_context(), text)
+}
+
+/// The same for a program with this contract.
+fn least_with(contract: &Contract, text: &str) -> usize {
     let code = Code::new(&assemble(text).expect("a program")).expect("its structure is right");
-    let is_enough = |effort| match within(&code, Limits { effort, ..Limits::new(BUDGET) }) {
+    let is_enough = |effort| match within(contract, &code, Limits { effort, ..Limits::new(BUDGET) }) {
         Ok(()) => true,
         Err(fault) => {
             assert_eq!(fault, Fault::Effort { most: effort });
@@ -459,6 +465,30 @@ fn tight_loops_are_followed_to_the_end_of_the_budget() {
         let (least, most) = (least(&text), EFFORT * 2 * ROUNDS);
         assert!((100 * ROUNDS..most * 2 / 3).contains(&least), "{least} of {most}");
     }
+}
+
+/// Mutants: a comparison that tells all copies counts nothing; nor does a call that tells old results from new ones, a
+/// result that becomes known, what is given back, and finding links of what is kept.
+#[test]
+fn what_is_told_to_all_values_is_bounded() {
+    const TIMES: usize = 100;
+    let slots: String = (1..=64).map(|slot| format!("*(u64 *)(r10 - {}) = r3\n", 8 * slot)).collect();
+    // Each time only one way is possible, and 64 copies are told.
+    let told = "r3 = *(u8 *)(r1 + 0)\n".to_string() + &slots + &"if r3 > 300 goto end\n".repeat(TIMES);
+    let told = least(&format!("{told}end: r0 = 0\nexit"));
+    assert!((74 * TIMES..90 * TIMES).contains(&told), "{told}");
+    let kept = "goto +0\n".repeat(TIMES);
+    let kept = least(&format!("r3 = *(u8 *)(r1 + 0)\n{slots}{kept}r0 = 0\nexit"));
+    // Each state is copied, and its links are found.
+    assert!((2 * 74 * TIMES..2 * 90 * TIMES).contains(&kept), "{kept}");
+    // The null check copies a state, and a copied and compared one is kept behind it, with its links.
+    let reserve = |n| {
+        let reserve = "r1 = map[idx:0] ll\nr2 = 8\nr3 = 0\ncall 131\n";
+        format!("{reserve}if r0 == 0 goto n{n}\nr1 = r0\nr2 = 0\ncall 132\nn{n}:\n")
+    };
+    let records: String = (0..TIMES).map(reserve).collect();
+    let records = least_with(&with_ring(), &format!("r3 = 1\n{slots}{records}r0 = 0\nexit"));
+    assert!((600 * TIMES..630 * TIMES).contains(&records), "{records}");
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use core::cell::Cell;
 
-/// How many values of registers and stack were compared, or copied with their state.
+/// How many values of registers and stack were compared, or copied with their state, or looked at since one of them
+/// became known.
 #[derive(Debug, Default)]
 pub(in crate::verify) struct Effort(Cell<usize>);
 

@@ -262,14 +262,16 @@ impl Term {
 
 impl State {
     /// Tells all numbers what is known of the number with `link`, by comparing numbers made of `sources`.
-    pub(in crate::verify) fn tell(&mut self, link: Link, known: Scalar, sources: Sources) {
+    pub(in crate::verify) fn tell(&mut self, link: Link, known: Scalar, sources: Sources, effort: &Effort) {
+        effort.add(self.weight());
         for frame in &mut self.frames {
             frame.tell(link, known, sources);
         }
     }
 
     /// Returns which of its numbers are linked with others.
-    pub(in crate::verify) fn links(&self) -> Links {
+    pub(in crate::verify) fn links(&self, effort: &Effort) -> Links {
+        effort.add(self.weight());
         // Without memory, which few states need: bits of bases that were seen, and seen again.
         let bit = |link: Link| 1_u64 << (link.number() % 64);
         let (mut seen, mut again) = (0, 0);

@@ -273,7 +273,8 @@ impl State {
 
     /// Tells what the call in this instruction returned before from what it is about to return: a comparison would tell
     /// about both.
-    pub(super) fn renew(&mut self, id: u32) {
+    pub(super) fn renew(&mut self, id: u32, effort: &Effort) {
+        effort.add(self.weight());
         self.change(|value| match value {
             Value::Maybe(area, of) if of % GENERATION == id => older(area, of),
             value => value,
@@ -302,7 +303,8 @@ impl State {
     }
 
     /// Notes that what the call in this instruction returned is an area, or 0.
-    pub(super) fn resolve(&mut self, id: u32, area: Option<Area>) {
+    pub(super) fn resolve(&mut self, id: u32, area: Option<Area>, effort: &Effort) {
+        effort.add(self.weight());
         let known = match area {
             None => Value::Scalar(Scalar::constant(0)),
             Some(Area::Inner(map)) => Value::Map(map),
@@ -323,7 +325,8 @@ impl State {
     }
 
     /// Notes that a record is given back.
-    pub(super) fn release(&mut self, id: u32) {
+    pub(super) fn release(&mut self, id: u32, effort: &Effort) {
+        effort.add(self.weight());
         self.records.retain(|record| *record != id);
         let is_of = |value: &Value| match value {
             Value::Pointer(

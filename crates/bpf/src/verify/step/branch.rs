@@ -5,7 +5,7 @@ use crate::insn::{Condition, Operand, Register, Width};
 use crate::verify::Guard;
 use crate::verify::fault::Fault;
 use crate::verify::scalar::Scalar;
-use crate::verify::state::{Content, Sources, State, Value};
+use crate::verify::state::{Content, Effort, Sources, State, Value};
 
 impl Step<'_> {
     /// Compares an address with 0.
@@ -23,8 +23,8 @@ impl Step<'_> {
             _ => return Next::One(if_not),
         };
         let mut null = self.state.clone();
-        null.resolve(id, None);
-        self.state.resolve(id, Some(area));
+        null.resolve(id, None, &self.shared.effort);
+        self.state.resolve(id, Some(area), &self.shared.effort);
         Next::Two(if_not, if_null, null)
     }
 
@@ -83,19 +83,20 @@ impl Step<'_> {
             // The CPU may follow the other in speculation.
             self.guard(Guard::Edges);
         }
+        let effort = &self.shared.effort;
         match (passed, taken) {
             (Some(passed), Some(taken)) => {
                 let mut other = self.state.clone();
-                compared.learn(&mut other, taken);
-                compared.learn(self.state, passed);
+                compared.learn(&mut other, taken, effort);
+                compared.learn(self.state, passed, effort);
                 Ok(Next::Two(behind, target, other))
             }
             (Some(passed), None) => {
-                compared.learn(self.state, passed);
+                compared.learn(self.state, passed, effort);
                 Ok(Next::One(behind))
             }
             (None, Some(taken)) => {
-                compared.learn(self.state, taken);
+                compared.learn(self.state, taken, effort);
                 Ok(Next::One(target))
             }
             // Neither way is possible: what is known contradicts itself, which never happens.
@@ -116,7 +117,7 @@ struct Compared {
 
 impl Compared {
     /// Notes what the result tells of both, and of their copies.
-    fn learn(self, state: &mut State, (left, right): (Scalar, Scalar)) {
+    fn learn(self, state: &mut State, (left, right): (Scalar, Scalar), effort: &Effort) {
         let Self { dst, other, sources } = self;
         state.top_mut().narrow(dst, left, sources);
         if let Some(other) = other {
@@ -128,7 +129,7 @@ impl Compared {
             if !link.is_none()
                 && let Value::Scalar(number) = *state.top().get(register)
             {
-                state.tell(link, number, sources);
+                state.tell(link, number, sources, effort);
             }
         }
     }
