@@ -6,7 +6,8 @@
 //! arguments that are not of this type is followed.
 //!
 //! How long a program runs is another matter: `n` calls of a function that makes `n` calls are `n * n`. If the contract
-//! has fuel, which promises an end in time, each call counts against the budget as if it were followed.
+//! has fuel, which promises an end in time, each call counts against the budget as if it were followed, on all ways
+//! through the function.
 //!
 //! Nothing here trusts the types, which may be hostile: a body that does more than its type allows is refused, and so
 //! is the whole attempt ([`Contract::verify`](super::Contract::verify) follows all calls instead).
@@ -26,7 +27,7 @@ pub(super) struct Alone<'a> {
     pub(super) takes: &'a FunctionType,
     /// Functions active at once in it, itself included, once it was followed.
     pub(super) frames: Cell<usize>,
-    /// Most instructions that a call of it runs without a jump back that pays, once it was followed.
+    /// Instructions on all ways through it, once it was followed: a call of it runs no more without a jump back that pays.
     pub(super) steps: Cell<usize>,
 }
 

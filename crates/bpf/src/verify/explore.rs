@@ -2,7 +2,7 @@
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
-use core::cell::Cell;
+use core::cell::{Cell, RefCell};
 
 use super::alone::Functions;
 use super::fault::{Fault, VerifyError};
@@ -156,6 +156,7 @@ pub(super) fn explore<'a>(
         bases: Cell::new(0),
         frames: Cell::new(1),
         unfollowed: Cell::new(0),
+        counted: (loops == Loops::Fuelled).then(RefCell::default),
         effort: Effort::default(),
         unset: if contract.may_print(code) { Value::Cleared } else { Value::Unset },
         leftovers: Cell::new(Leftovers::Any),
@@ -180,6 +181,7 @@ pub(super) fn explore<'a>(
     for function in alone.in_order() {
         let state = function.state(explorer.instance());
         let before = explorer.counted(followed);
+        explorer.shared.begin_root();
         explorer.follow(function.entry, state, limits, &mut followed)?;
         // A run passes each followed step once at most, until a jump back pays. None of them was left out since it is
         // like one of an earlier root: what a timer calls comes before whoever sets the timer.
@@ -193,6 +195,7 @@ pub(super) fn explore<'a>(
         registers.set(Register::R1, Value::Pointer(Area::Context, Scalar::constant(0)));
         registers.set(Register::R2, Value::Scalar(Scalar::UNKNOWN));
     }
+    explorer.shared.begin_root();
     explorer.follow(0, state, limits, &mut followed)?;
     let Explorer { shared, seen, .. } = explorer;
     let (mut probes, mut checked, mut guards) = (Vec::new(), Vec::new(), Vec::new());

@@ -482,8 +482,9 @@ pub enum Fault {
     },
     /// There is too much to look at.
     #[error(
-        "after {budget} instructions on all ways through the program no end is in sight; bound its loops more tightly, \
-         put `may_goto` into them, or have the contract give fuel"
+        "after {budget} instructions on all ways through the program, and through global functions each time that they \
+         are called, no end is in sight; bound its loops more tightly, put `may_goto` into them, have the contract give \
+         fuel, or call such functions less often"
     )]
     Budget {
         /// Instructions.

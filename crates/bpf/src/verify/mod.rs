@@ -194,7 +194,7 @@ const PROOF_BUDGET: usize = 100_000;
 /// 96 bytes each, so that all take 576 MiB at most.
 const MOST_VALUES: usize = 6 << 20;
 /// Values of registers and stack that may be compared and copied, on average, for each instruction of the budget.
-/// Programs that are seen need 1 to 40. With the budget that is not set, all of it takes about 2 seconds of a CPU.
+/// Programs that are seen need 1 to 50.
 const EFFORT: usize = 128;
 /// Most fuel: jumps back.
 pub const MOST_FUEL: u64 = 1 << 62;
@@ -262,7 +262,7 @@ impl Contract {
 
     /// Follows this many instructions, on all ways together, before a program is refused; a million if not set. If
     /// functions that are verified alone are refused, as many more with all calls followed. For each instruction, 128
-    /// values of registers and stack may be compared and copied on average.
+    /// values of registers and stack may be compared, copied and looked through on average.
     pub fn budget(self, budget: usize) -> Self {
         Self { budget: Some(budget), ..self }
     }

@@ -381,6 +381,29 @@ fn of_context() -> Contract {
     Contract::new().context(16, ContextAccess::Read)
 }
 
+/// Mutants: each way counts what a call on it runs; nothing but the first call counts; nor do those in other calls of a
+/// function.
+#[test]
+fn a_call_counts_once_for_all_ways_if_jumps_back_pay() {
+    const BUDGET: usize = 20_000;
+    let verify = |text: &str| {
+        let code = format!("{text}f: {}exit", "r0 = 0\n".repeat(1000));
+        let contract = of_context().budget(BUDGET).fuel(100);
+        contract.verify(typed(&code)).map(|verified| verified.fuel()).map_err(|error| error.fault)
+    };
+    // 32 ways differ behind the call, too.
+    let ways: String = [1, 2, 4, 8, 16]
+        .map(|bit| format!("r3 = *(u8 *)(r7 + 0)\nif r3 == {bit} goto b{bit}\nr6 += {bit}\nb{bit}:\n"))
+        .concat();
+    let used = "r6 &= 15\nr7 += r6\nr0 = *(u8 *)(r7 + 0)\nexit\n";
+    assert_eq!(verify(&format!("r7 = r1\nr6 = 0\n{ways}call local f\n{used}")), Ok(Some(100)));
+    let calls = "call local f\n".repeat(20);
+    assert_eq!(verify(&format!("{calls}exit\n")), Err(Fault::Budget { budget: BUDGET }));
+    // A function without a type is followed in each of its calls.
+    let calls = "call local g\n".repeat(20);
+    assert_eq!(verify(&format!("{calls}exit\ng: call local f\nexit\n")), Err(Fault::Budget { budget: BUDGET }));
+}
+
 /// Follows all of `code`.
 fn within(contract: &Contract, code: &Code, limits: Limits) -> Result<(), Fault> {
     let explored = explore(code, &Functions::default(), contract, (Loops::Proven, limits), None);

@@ -35,7 +35,7 @@ impl Step<'_> {
             self.state.frames[depth].write_some(span.offset, span.len, false);
         }
         self.note_frames(frames);
-        self.shared.count_unfollowed(called.steps.get());
+        self.shared.count_unfollowed(self.at, self.state, called.steps.get());
         let unset = self.shared.unset;
         self.state.top_mut().lose(unset);
         self.state.top_mut().set(Register::R0, Value::Scalar(Scalar::UNKNOWN));

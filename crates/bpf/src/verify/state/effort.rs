@@ -2,8 +2,8 @@
 
 use core::cell::Cell;
 
-/// How many values of registers and stack were compared, or copied with their state, or looked at since one of them
-/// became known.
+/// How many values of registers and stack were compared, copied with their state, or looked through for those that an
+/// instruction changes.
 #[derive(Debug, Default)]
 pub(in crate::verify) struct Effort(Cell<usize>);
 

@@ -3,7 +3,8 @@
 mod branch;
 mod memory;
 
-use core::cell::Cell;
+use alloc::collections::BTreeSet;
+use core::cell::{Cell, RefCell};
 
 use super::alone::Functions;
 use super::fault::Fault;
@@ -11,7 +12,7 @@ use super::scalar::Scalar;
 use super::state::{Area, Callback, Content, Effort, FIRST, Link, Sources, State, Value};
 use super::stored::Stored;
 use super::{ContextUse, Contract, Guard, Leftovers, Side, Trust};
-use crate::code::Code;
+use crate::code::{Code, MOST_FRAMES};
 use crate::insn::{AluOp, Extension, Instruction, Operand, Register, Size, Wide, Width};
 use crate::map::Kind;
 use memory::Alignment;
@@ -47,6 +48,9 @@ pub(super) enum Next {
     Ended,
 }
 
+/// A call: its instruction, and where each function around it goes on.
+pub(super) type Chain = [u32; MOST_FRAMES];
+
 /// What all steps have in common.
 pub(super) struct Shared<'a> {
     pub(super) code: &'a Code,
@@ -62,6 +66,8 @@ pub(super) struct Shared<'a> {
     pub(super) frames: Cell<usize>,
     /// Instructions that run in calls that are not followed, if that matters.
     pub(super) unfollowed: Cell<usize>,
+    /// Those calls that were counted since the latest root, if each jump back pays.
+    pub(super) counted: Option<RefCell<BTreeSet<Chain>>>,
     /// What comparing and copying states has cost.
     pub(super) effort: Effort,
     /// What `r3` to `r5` are where the program has put nothing.
@@ -70,12 +76,35 @@ pub(super) struct Shared<'a> {
     pub(super) leftovers: Cell<Leftovers>,
 }
 
+impl State {
+    /// A call in the instruction `at` of the innermost function.
+    fn chain(&self, at: usize) -> Chain {
+        let mut chain = [0; MOST_FRAMES];
+        let callers = &self.frames[..self.frames.len() - 1];
+        let places = [at as u32].into_iter().chain(callers.iter().map(|caller| caller.next));
+        chain.iter_mut().zip(places).for_each(|(slot, place)| *slot = place);
+        chain
+    }
+}
+
 impl Shared<'_> {
-    /// Notes that a call that is not followed runs this many instructions. Without fuel nobody has promised how many
-    /// that may be.
-    pub(super) fn count_unfollowed(&self, steps: usize) {
-        if self.contract.fuel.is_some() {
+    /// Notes that the call in the instruction `at`, which is not followed, runs this many instructions. Without fuel
+    /// nobody has promised how many that may be.
+    ///
+    /// If jumps back pay, ways that differ are counted once: before the next payment a run comes to a call again only
+    /// in another call of the function around it, since a circle within one has a jump back; so it is for that call, and
+    /// a helper that calls a function again pays.
+    pub(super) fn count_unfollowed(&self, at: usize, state: &State, steps: usize) {
+        let is_new = |calls: &RefCell<BTreeSet<Chain>>| calls.borrow_mut().insert(state.chain(at));
+        if self.contract.fuel.is_some() && self.counted.as_ref().is_none_or(is_new) {
             self.unfollowed.set(self.unfollowed.get().saturating_add(steps));
+        }
+    }
+
+    /// Notes that what comes next is in no run with what came before.
+    pub(super) fn begin_root(&self) {
+        if let Some(counted) = &self.counted {
+            counted.borrow_mut().clear();
         }
     }
 }
