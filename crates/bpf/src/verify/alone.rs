@@ -27,7 +27,7 @@ pub(super) struct Alone<'a> {
     pub(super) takes: &'a FunctionType,
     /// Functions active at once in it, itself included, once it was followed.
     pub(super) frames: Cell<usize>,
-    /// Instructions on all ways through it, once it was followed: a call of it runs no more without a jump back that pays.
+    /// Instructions on all ways through it, once it was followed: a call runs no more without a jump back that pays.
     pub(super) steps: Cell<usize>,
 }
 

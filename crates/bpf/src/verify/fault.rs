@@ -319,12 +319,6 @@ pub enum Fault {
          do that first"
     )]
     Reserved,
-    /// More records and objects are held than a program may hold.
-    #[error("{most} records and objects are held here already, and no more can be; give some of them back first")]
-    Held {
-        /// How many a program may hold.
-        most: usize,
-    },
     /// A dynptr is needed.
     #[error("{register} must be a dynptr here, of a record if it is given back; make one on the stack by a helper")]
     NoDynptr {
@@ -483,8 +477,8 @@ pub enum Fault {
     /// There is too much to look at.
     #[error(
         "after {budget} instructions on all ways through the program, and through global functions each time that they \
-         are called, no end is in sight; bound its loops more tightly, put `may_goto` into them, have the contract give \
-         fuel, or call such functions less often"
+         are called, no end is in sight; bound its loops more tightly, put `may_goto` into them, have the contract \
+         give fuel, or call such functions less often"
     )]
     Budget {
         /// Instructions.
@@ -550,7 +544,6 @@ mod tests {
             NoRecord { register: register },
             NoObject { register: register },
             Reserved,
-            Held { most: 5 },
             NoDynptr { register: register },
             DynptrPlace { register: register },
             DynptrLost { slot: slot },

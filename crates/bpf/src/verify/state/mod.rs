@@ -230,7 +230,7 @@ impl State {
 
     /// Whether every program that is right from here, where these are the `links`, is right from `other`.
     pub(super) fn includes(&self, links: &Links, other: &Self, effort: &Effort) -> bool {
-        effort.add(self.frames.len());
+        effort.add(self.frames.len() + self.records.len());
         self.holds_what(other)
             && self.frames.len() == other.frames.len()
             && self

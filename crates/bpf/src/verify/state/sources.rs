@@ -112,7 +112,7 @@ impl State {
             return false;
         };
         let around = callers.iter().zip(other_callers).enumerate();
-        effort.add(self.frames.len());
+        effort.add(self.frames.len() + self.records.len());
         self.holds_what(other)
             && callers.len() == other_callers.len()
             && around.into_iter().all(|(depth, (frame, other))| frame.includes_with(other, depth, used, effort))

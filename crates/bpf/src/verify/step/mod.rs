@@ -91,9 +91,9 @@ impl Shared<'_> {
     /// Notes that the call in the instruction `at`, which is not followed, runs this many instructions. Without fuel
     /// nobody has promised how many that may be.
     ///
-    /// If jumps back pay, ways that differ are counted once: before the next payment a run comes to a call again only
-    /// in another call of the function around it, since a circle within one has a jump back; so it is for that call, and
-    /// a helper that calls a function again pays.
+    /// If jumps back pay, it counts once for all ways: before the next payment a run comes to a call again only in
+    /// another call of the function around it, since a circle within one has a jump back. So it is for that call, and a
+    /// helper that calls a function again pays.
     pub(super) fn count_unfollowed(&self, at: usize, state: &State, steps: usize) {
         let is_new = |calls: &RefCell<BTreeSet<Chain>>| calls.borrow_mut().insert(state.chain(at));
         if self.contract.fuel.is_some() && self.counted.as_ref().is_none_or(is_new) {
