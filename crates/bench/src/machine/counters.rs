@@ -1,14 +1,13 @@
 //! Counters of the calling thread: what the CPU or the kernel counts while the thread is in user mode.
 //!
+//! Not by the crate `perf-event2`: this is in the first build of whoever tries the program, which has sixty crates at
+//! most, and would have six more for one figure.
+//!
 //! Sources: `perf_event_open(2)`; `include/uapi/linux/perf_event.h`.
 
-use std::io;
 use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-#[cfg(test)]
-use perf_event::events::Software;
-use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Hardware};
-use perf_event::{Builder, Counter, Group};
 use rustix::io::Errno;
 
 /// What can be counted.
@@ -33,21 +32,22 @@ pub(crate) enum Event {
 }
 
 impl Event {
-    /// Returns how it is counted: of this thread, in user mode.
-    fn builder(self) -> Builder<'static> {
+    /// Returns the kernel's type and number (`perf_type_id`, and the enumeration that belongs to it).
+    fn attributes(self) -> (u32, u64) {
+        const HARDWARE: u32 = 0;
+        const HARDWARE_CACHE: u32 = 3;
         match self {
-            Self::ItlbMisses => {
-                Builder::new(Cache { which: CacheId::ITLB, operation: CacheOp::READ, result: CacheResult::MISS })
-            }
-            Self::Instructions => Builder::new(Hardware::INSTRUCTIONS),
+            // `PERF_COUNT_HW_CACHE_ITLB`, `_OP_READ`, `_RESULT_MISS`.
+            Self::ItlbMisses => (HARDWARE_CACHE, 4 | 1 << 16),
+            Self::Instructions => (HARDWARE, 1),
             #[cfg(test)]
-            Self::TaskClock => Builder::new(Software::TASK_CLOCK),
+            Self::TaskClock => (SOFTWARE, 1),
             #[cfg(test)]
-            Self::PageFaults => Builder::new(Software::PAGE_FAULTS),
+            Self::PageFaults => (SOFTWARE, 2),
             #[cfg(test)]
-            Self::Dummy => Builder::new(Software::DUMMY),
+            Self::Dummy => (SOFTWARE, 9),
             #[cfg(test)]
-            Self::Nothing => Builder::new(Software(0xffff)),
+            Self::Nothing => (SOFTWARE, 0xffff),
         }
     }
 
@@ -68,6 +68,9 @@ impl Event {
     }
 }
 
+#[cfg(test)]
+const SOFTWARE: u32 = 1;
+
 /// Why nothing was counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CountError {
@@ -86,12 +89,11 @@ pub(crate) enum CountError {
     Read { errno: Errno },
     /// Others count too, and the counters went round.
     #[error("the counters ran for {running} ns of {enabled} ns only: others count on this CPU, too")]
-    Shared { enabled: u128, running: u128 },
+    Shared { enabled: u64, running: u64 },
 }
 
 impl CountError {
-    fn opening(event: Event, error: &io::Error) -> Self {
-        let errno = errno_of(error);
+    fn opening(event: Event, errno: Errno) -> Self {
         match errno {
             Errno::NOENT | Errno::NODEV | Errno::OPNOTSUPP => Self::Missing { event, errno },
             // Filters of system calls, those of containers among them, answer EPERM.
@@ -120,53 +122,77 @@ impl std::fmt::Display for Named {
     }
 }
 
+/// `struct perf_event_attr` as it was first published (`PERF_ATTR_SIZE_VER0`): the kernel takes later fields as 0.
+#[repr(C)]
+#[derive(Default)]
+struct Attributes {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample_period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup_events: u32,
+    bp_type: u32,
+    bp_addr: u64,
+}
+
+const _: () = assert!(size_of::<Attributes>() == 64);
+
+/// Bits of `flags`.
+const EXCLUDE_KERNEL: u64 = 1 << 5;
+const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
+
+/// `PERF_FORMAT_TOTAL_TIME_ENABLED`, `PERF_FORMAT_TOTAL_TIME_RUNNING` and `PERF_FORMAT_GROUP`.
+const TIMES_AND_GROUP: u64 = 1 | 1 << 1 | 1 << 3;
+
 /// How many events are counted together.
 const EVENTS: usize = 2;
 
 /// Two counters of the thread that has opened them, on the CPU at the same times. Threads and processes that the thread
 /// starts are not counted.
 pub(crate) struct Counters {
-    group: Group,
-    members: [Counter; EVENTS],
+    /// The first one leads the group.
+    files: [OwnedFd; EVENTS],
     /// Another thread would get this one's counts.
     own_thread: PhantomData<*const ()>,
 }
 
-/// What the kernel tells of a group; times are nanoseconds.
+/// What the kernel tells of a group.
 #[derive(Clone, Copy)]
 struct Reading {
-    enabled: u128,
-    running: u128,
+    enabled: u64,
+    running: u64,
     counts: [u64; EVENTS],
 }
 
 impl Counters {
     /// Makes counters, which count from now on.
-    pub(crate) fn open([first, second]: [Event; EVENTS]) -> Result<Self, CountError> {
-        let failed = |event| move |error: io::Error| CountError::opening(event, &error);
-        let mut group = Group::new().map_err(failed(first))?;
-        let mut add = |event: Event| group.add(&event.builder()).map_err(failed(event));
-        let members = [add(first)?, add(second)?];
-        group.enable().map_err(failed(first))?;
-        Ok(Self { group, members, own_thread: PhantomData })
+    pub(crate) fn open([leader, member]: [Event; EVENTS]) -> Result<Self, CountError> {
+        let first = open(leader, None)?;
+        let second = open(member, Some(&first))?;
+        Ok(Self { files: [first, second], own_thread: PhantomData })
     }
 
     /// Returns what was counted while `work` ran.
-    pub(crate) fn count<R>(&mut self, work: impl FnOnce() -> R) -> Result<(R, [u64; EVENTS]), CountError> {
+    pub(crate) fn count<R>(&self, work: impl FnOnce() -> R) -> Result<(R, [u64; EVENTS]), CountError> {
         let before = self.read()?;
         let result = work();
         Ok((result, self.read()?.since(&before)?))
     }
 
-    fn read(&mut self) -> Result<Reading, CountError> {
-        let counts = self.group.read().map_err(|error| CountError::Read { errno: errno_of(&error) })?;
-        let [enabled, running] = [counts.time_enabled(), counts.time_running()];
-        let nanoseconds = |time: Option<std::time::Duration>| time.unwrap_or_default().as_nanos();
-        Ok(Reading {
-            enabled: nanoseconds(enabled),
-            running: nanoseconds(running),
-            counts: self.members.each_ref().map(|member| counts[member]),
-        })
+    fn read(&self) -> Result<Reading, CountError> {
+        let failed = |errno| CountError::Read { errno };
+        let mut bytes = [0; (3 + EVENTS) * size_of::<u64>()];
+        // Without room for all the kernel refuses; less comes of a group that cannot be scheduled (end of file).
+        if rustix::io::read(&self.files[0], &mut bytes[..]).map_err(failed)? < bytes.len() {
+            return Err(failed(Errno::IO));
+        }
+        let (words, _) = bytes.as_chunks();
+        let word = |number: usize| u64::from_ne_bytes(words[number]);
+        // The first is the number of events.
+        Ok(Reading { enabled: word(1), running: word(2), counts: std::array::from_fn(|event| word(3 + event)) })
     }
 }
 
@@ -181,8 +207,32 @@ impl Reading {
     }
 }
 
-fn errno_of(error: &io::Error) -> Errno {
-    Errno::from_io_error(error).unwrap_or(Errno::IO)
+fn open(event: Event, leader: Option<&OwnedFd>) -> Result<OwnedFd, CountError> {
+    let (kind, config) = event.attributes();
+    let attributes = Attributes {
+        kind,
+        size: size_of::<Attributes>() as u32,
+        config,
+        read_format: TIMES_AND_GROUP,
+        flags: EXCLUDE_KERNEL | EXCLUDE_HYPERVISOR,
+        ..Attributes::default()
+    };
+    let (this_thread, any_cpu, leader) = (0, -1, leader.map_or(-1, AsRawFd::as_raw_fd));
+    // `PERF_FLAG_FD_CLOEXEC`.
+    let close_on_exec: libc::c_ulong = 1 << 3;
+    // SAFETY: the kernel reads the attributes, a local of the size that they tell; all else are numbers.
+    let answer = unsafe {
+        libc::syscall(libc::SYS_perf_event_open, &raw const attributes, this_thread, any_cpu, leader, close_on_exec)
+    };
+    match RawFd::try_from(answer) {
+        // SAFETY: a new file, which nobody else knows.
+        Ok(file) if file >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(file) }),
+        _ => Err(CountError::opening(event, last_errno())),
+    }
+}
+
+fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
 #[cfg(test)]
@@ -200,7 +250,7 @@ mod tests {
 
     #[test]
     fn what_this_thread_does_during_the_work_is_counted() {
-        let mut counters = match Counters::open([Event::PageFaults, Event::TaskClock]) {
+        let counters = match Counters::open([Event::PageFaults, Event::TaskClock]) {
             Ok(counters) => counters,
             Err(error) => return println!("skipped: {error}"),
         };
@@ -217,7 +267,7 @@ mod tests {
     #[test]
     fn refusals_keep_the_error() {
         let event = Event::ItlbMisses;
-        let said = |errno: Errno| CountError::opening(event, &errno.into()).to_string();
+        let said = |errno| CountError::opening(event, errno).to_string();
         assert_eq!(said(Errno::NOENT), "no such counter here: iTLB-load-misses: ENOENT");
         for (errno, name) in [(Errno::ACCESS, "EACCES"), (Errno::PERM, "EPERM")] {
             let text = said(errno);

@@ -9,14 +9,19 @@ use palimpsest_sys::HUGE_PAGE;
 use palimpsest_sys::capabilities::{Capabilities, Feature, Lack, Standing, Verdict};
 use palimpsest_sys::pages::pagemap::ScanWay;
 use palimpsest_sys::proc::thp;
+use palimpsest_sys::seccomp;
 
 use crate::run::locate;
 
 /// Judges them.
 pub(super) fn judge(capabilities: &Capabilities) -> Vec<Standing> {
+    let lacks_gathering = gather_lack(capabilities, thp::enabled().ok());
     let run = match capabilities.freeze_lack() {
+        Some(lack) if lacks_gathering.is_none() && lacks_memory_files_alone(capabilities) => {
+            Verdict::Slower { why: format!("memory is gathered, and never frozen: {}", lack.why), fix: lack.fix }
+        }
         Some(lack) => Verdict::fails(&lack),
-        None => with_threads(run(), gather_lack(capabilities, thp::enabled().ok())),
+        None => with_threads(run(), lacks_gathering),
     };
     vec![
         Standing { feature: Feature::Run, verdict: run },
@@ -95,6 +100,13 @@ fn gather_lack(capabilities: &Capabilities, enabled: Option<thp::Anonymous>) -> 
         (Ok(ScanWay::Ioctl), Some(thp::Anonymous::Always | thp::Anonymous::Madvise)) => return None,
     };
     Some(Lack { why: why.to_owned(), fix: fix.to_owned() })
+}
+
+/// Whether nothing is in the way but a filter, and that of nothing but freezing.
+fn lacks_memory_files_alone(capabilities: &Capabilities) -> bool {
+    capabilities.proc.is_ok()
+        && capabilities.freeze_calls.is_err()
+        && seccomp::probe_parts(&[seccomp::Part::Service]).is_ok()
 }
 
 /// Adds what becomes of programs with threads, which are only gathered.

@@ -11,7 +11,6 @@ use crate::big_text::{address_of, all_work, call, first_word};
 use crate::machine::apart;
 
 /// `struct perf_event_attr` of `include/uapi/linux/perf_event.h`, as far as version 5 of it goes.
-/// (What the crate `perf-event2` has for uprobes, version 0.7 cannot build a counter of.)
 #[repr(C)]
 #[derive(Default)]
 struct Attributes {

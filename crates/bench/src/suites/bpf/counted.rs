@@ -110,12 +110,12 @@ impl Plan {
 
     fn measure_here(&self) -> Result<Samples, Lack> {
         // First, so that neither the CPU nor a process is taken where nothing can be counted.
-        let mut counters = Counters::open(self.events)?;
+        let counters = Counters::open(self.events)?;
         let mut contestants = ALL.iter().map(|who| Counted::place(*who)).collect::<Result<Vec<_>, _>>()?;
         // The compiler inherits the CPU; it ends before the thread leaves.
         let _pinned = Pinned::here()?;
         let mut job = Job::start(self.compiler)?;
-        interleave(&mut contestants, self.rounds, |contestant| contestant.sample(&mut counters, &mut job))?;
+        interleave(&mut contestants, self.rounds, |contestant| contestant.sample(&counters, &mut job))?;
         drop(job);
         let mut samples = Samples::default();
         for contestant in contestants {
@@ -150,7 +150,7 @@ impl Counted {
         Ok(Self { who, programs: placed, per_thousand: Vec::new(), calls: 0, instructions: 0 })
     }
 
-    fn sample(&mut self, counters: &mut Counters, job: &mut Job) -> Result<(), Lack> {
+    fn sample(&mut self, counters: &Counters, job: &mut Job) -> Result<(), Lack> {
         let order: Vec<usize> = hot().collect();
         let hot = self.programs.in_order(&order);
         // The first round brings what no program had touched before.
