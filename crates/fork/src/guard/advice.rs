@@ -21,8 +21,8 @@ use palimpsest_sys::pages::vmas::VmaFlags;
 use rustix::io::Errno;
 
 use super::errno::Kept;
-use super::parts::{Part, dress, parts, whole_pages};
-use super::release::{destroy, release, take_turn};
+use super::parts::{Part, dress, keeps_key, parts, whole_pages};
+use super::release::{destroy, is_confined, release, take_turn};
 use super::{Outcome, changed, in_turn, touches};
 use crate::engine::frozen_map::Entry;
 use crate::engine::registry;
@@ -283,8 +283,13 @@ unsafe fn replace(part: Part, advice: i32) -> Result<(), Errno> {
     let is_locked = |traits: &Traits| advice == libc::MADV_DONTNEED_LOCKED || traits.flags.intersects(VmaFlags::LOCKED);
     let (permissions, traits) = (entry.permissions(), entry.traits().filter(|traits| !is_locked(traits)));
     let is_small = span.len() <= SMALL && entry.key() == 0;
-    let is_to_stay = entry.is_of_snapshot() || traits.is_none() || (is_small && replacements() > MANY);
+    // Zeros in place keep the key.
+    let keeps_key = entry.key() == 0 || (!is_confined() && keeps_key(entry.key()));
+    let is_to_stay = entry.is_of_snapshot() || traits.is_none() || !keeps_key || (is_small && replacements() > MANY);
     let is_guard = advice == GUARD_INSTALL;
+    if is_guard && !keeps_key {
+        return Err(Errno::NOMEM);
+    }
     if !is_to_stay || is_guard {
         let unknown = Traits::bare(permissions);
         let traits = traits.unwrap_or(unknown);
