@@ -380,6 +380,12 @@ const PLAIN: [libc::c_long; 24] = [
     libc::SYS_rseq,
 ];
 
+/// Lets this thread make no call but those and the ones that are tried, `ptrace` too.
+fn confine() {
+    let tried = FreezeCall::ALL.map(FreezeCall::number);
+    common::allow_only(&[&PLAIN[..], &tried[..], &[libc::SYS_ptrace]].concat(), libc::SECCOMP_RET_KILL_PROCESS);
+}
+
 /// Fails on: a freeze that asks for the length of a file in `/proc`, as the standard library does before it reads one
 /// (`statx`); any other call that nobody knows of, and for which a filter ends the process.
 #[test]
@@ -389,12 +395,82 @@ fn a_freeze_makes_no_call_but_those_it_tries_and_plain_ones() {
         memory.fill(0..memory.len, 1);
         for pause in [Pause::AtOnce, Pause::Within(Duration::from_millis(1))] {
             let ended = in_child(|| {
-                let tried = FreezeCall::ALL.map(FreezeCall::number);
-                common::allow_only(&[&PLAIN[..], &tried[..]].concat(), libc::SECCOMP_RET_KILL_PROCESS);
-                let frozen = try_freeze(&Options::new().pause(pause));
-                i32::from(frozen.is_err() || !memory.holds(0..memory.len, 1))
+                confine();
+                let Ok(mut report) = try_freeze(&Options::new().pause(pause)) else { return 2 };
+                // To the end, and what is written then is repaired.
+                for salt in [2, 3] {
+                    if pause != Pause::AtOnce {
+                        common::gathering::to_the_end(|_| ());
+                    }
+                    assert_eq!(in_child(|| i32::from(!memory.holds(2 * MIB..memory.len, 1))), 0);
+                    memory.fill(0..2 * MIB, salt);
+                }
+                report.update();
+                i32::from(!memory.holds(0..2 * MIB, 3) || !memory.holds(2 * MIB..memory.len, 1))
             });
             assert_eq!(ended, 0, "{pause:?}");
+        }
+    });
+}
+
+/// Fails on: `uname`, to learn whether a piece that cannot be gathered may become fit; any other call of gathering that
+/// nobody knows of.
+#[test]
+fn gathering_makes_no_call_but_those_it_tries_and_plain_ones() {
+    play("gathering_makes_no_call_but_those_it_tries_and_plain_ones", || {
+        use common::gathering::{LEN, PIECE, by_deputies, filled, in_slices, needs_huge_pages, to_the_end};
+
+        needs_huge_pages();
+        let memory = filled();
+        for options in [in_slices(), by_deputies()] {
+            let ended = in_child(|| {
+                confine();
+                let Ok(report) = try_freeze(&options) else { return 2 };
+                // By the system call, which the plan does not hear of. SAFETY: keeps contents.
+                unsafe { libc::madvise(memory.at(2 * PIECE), PIECE, libc::MADV_NOHUGEPAGE) };
+                to_the_end(|number| memory.fill(number % 4 * PIECE..number % 4 * PIECE + page(), 1));
+                assert_eq!(in_child(|| i32::from(!memory.holds(0..LEN, 1))), 0, "{report}");
+                i32::from(!memory.holds(0..LEN, 1))
+            });
+            assert_eq!(ended, 0, "{options:?}");
+        }
+    });
+}
+
+/// Fails on: any such call of whoever holds another thread, by a signal or as its tracer, or of that thread.
+#[test]
+fn holding_threads_makes_no_call_but_those_it_tries_and_plain_ones() {
+    play("holding_threads_makes_no_call_but_those_it_tries_and_plain_ones", || {
+        let memory = Memory::apart(16 * MIB);
+        memory.fill(0..memory.len, 1);
+        for is_deaf in [false, true] {
+            let ended = in_child(|| {
+                let (told, ready) = std::sync::mpsc::channel();
+                let (end, ended) = std::sync::mpsc::channel::<()>();
+                let thread = std::thread::spawn(move || {
+                    // SAFETY: all-zero is a valid set, which is then filled.
+                    let mut signals: libc::sigset_t = unsafe { std::mem::zeroed() };
+                    if is_deaf {
+                        // SAFETY: a valid place for a set.
+                        unsafe { libc::sigfillset(&mut signals) };
+                    }
+                    // SAFETY: a valid set.
+                    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &signals, std::ptr::null_mut()) };
+                    confine();
+                    told.send(()).expect("heard");
+                    let _ = ended.recv();
+                });
+                ready.recv().expect("told");
+                confine();
+                let frozen = try_freeze(&Options::new().other_threads(OtherThreads::Stop).measure(Measure::Nothing));
+                // The process ends while the other thread waits.
+                std::mem::forget((end, thread));
+                match frozen {
+                    Err(FreezeError::NotStopped(_)) if is_deaf => 0,
+                    frozen => i32::from(frozen.is_err() || !memory.holds(0..memory.len, 1)),
+                }
+            });
+            assert_eq!(ended, 0, "deaf: {is_deaf}");
         }
     });
 }

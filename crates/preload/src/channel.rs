@@ -333,6 +333,14 @@ mod tests {
 
     use super::*;
 
+    /// Fails on: the real user, or one of the others, in the effective one's place.
+    #[test]
+    fn the_own_user_is_the_effective_one() {
+        assert_eq!(user(b"Name:\tUid:\t9\nUid:\t1\t20\t3\t4\nGid:\t5\t6\t7\t8\n"), Some(20));
+        assert_eq!(user(b"Name:\tx\nUid:\t1\n"), None);
+        assert_eq!(own_user(), Ok(rustix::process::geteuid().as_raw()));
+    }
+
     #[test]
     fn what_stands_for_the_same_file_is_written() {
         let (mut reader, writer) = io::pipe().expect("a pipe");
