@@ -353,7 +353,7 @@ fn a_discard_whose_mapping_is_refused_writes_zeros_whatever_a_filter_allows() {
 }
 
 /// What the list in `palimpsest_sys::seccomp` has beside the calls that are tried, and what a process needs to live.
-const PLAIN: [libc::c_long; 24] = [
+const PLAIN: [libc::c_long; 25] = [
     libc::SYS_openat,
     libc::SYS_read,
     libc::SYS_pread64,
@@ -373,6 +373,8 @@ const PLAIN: [libc::c_long; 24] = [
     libc::SYS_futex,
     libc::SYS_clone,
     libc::SYS_wait4,
+    // Of the C library, in a child of `fork`.
+    libc::SYS_set_robust_list,
     libc::SYS_getpid,
     libc::SYS_gettid,
     libc::SYS_exit,
@@ -421,14 +423,17 @@ fn gathering_makes_no_call_but_those_it_tries_and_plain_ones() {
         use common::gathering::{LEN, PIECE, by_deputies, filled, in_slices, needs_huge_pages, to_the_end};
 
         needs_huge_pages();
-        let memory = filled();
         for options in [in_slices(), by_deputies()] {
             let ended = in_child(|| {
+                let memory = filled();
                 confine();
                 let Ok(report) = try_freeze(&options) else { return 2 };
                 // By the system call, which the plan does not hear of. SAFETY: keeps contents.
                 unsafe { libc::madvise(memory.at(2 * PIECE), PIECE, libc::MADV_NOHUGEPAGE) };
-                to_the_end(|number| memory.fill(number % 4 * PIECE..number % 4 * PIECE + page(), 1));
+                to_the_end(|number| {
+                    palimpsest_fork::dismiss_deputy();
+                    memory.fill(number % 4 * PIECE..number % 4 * PIECE + page(), 1);
+                });
                 assert_eq!(in_child(|| i32::from(!memory.holds(0..LEN, 1))), 0, "{report}");
                 i32::from(!memory.holds(0..LEN, 1))
             });
