@@ -459,6 +459,7 @@ fn a_protection_key_that_cannot_be_given_is_not_dropped() {
         palimpsest_sys::seccomp::deadly_calls().expect("tried");
         let before = memory.mappings();
         madvise(&memory, MIB, MIB, libc::MADV_DONTNEED).expect("zeros in place");
+        memory.fill(4 * MIB..5 * MIB, 2);
         madvise(&memory, 4 * MIB, MIB, GUARD_INSTALL).expect_err("that takes another mapping");
         assert_eq!(guard::thaw(memory.range()), Err(Errno::INVAL));
         let grown = |flags, new_address| Remap {
@@ -475,7 +476,8 @@ fn a_protection_key_that_cannot_be_given_is_not_dropped() {
             assert_eq!(unsafe { guard::mremap(grown) }, Err(Errno::NOMEM));
         }
         assert_eq!(memory.mappings(), before, "nothing was replaced");
-        assert!(memory.is_frozen() && memory.is_zero(MIB..2 * MIB) && memory.holds(2 * MIB..memory.len, 1));
+        assert!(memory.is_frozen() && memory.is_zero(MIB..2 * MIB) && memory.holds(2 * MIB..4 * MIB, 1));
+        assert!(memory.holds(4 * MIB..5 * MIB, 2) && memory.holds(5 * MIB..memory.len, 1));
     });
 }
 

@@ -14,9 +14,9 @@
 //!
 //! A ring that was used is not known to be idle: a request may have many completions or none, so that equal counts
 //! prove nothing, and the kernel has no other count. A ring without a descriptor (`IORING_REGISTER_RING_FDS`) is found
-//! by its mapping, or in the calling thread's table, and counts as found if a filter of
-//! the program's own would end it for a look at that. What is not found are queues in the program's memory if only
-//! another thread's table has the ring: see the contract of [`freeze`](crate::freeze).
+//! by its mapping, or in the calling thread's table; there it counts as found, too, if a filter of the program's own
+//! would end it for a look. What is not found are queues in the program's memory if only another thread's table has the
+//! ring: see the contract of [`freeze`](crate::freeze).
 
 use std::ops::ControlFlow;
 
