@@ -127,22 +127,6 @@ fn h04_a_thread_that_blocks_signals_is_held_or_an_error() {
     });
 }
 
-/// Fails on: a tracer that a filter ends, and before Linux 5.16 its core dump this process, for a call that is known to be
-/// deadly.
-#[test]
-fn a_filter_that_ends_a_tracer_is_a_refusal() {
-    play("a_filter_that_ends_a_tracer_is_a_refusal", || {
-        let (end, thread) = deaf_thread();
-        common::filter(libc::SYS_getppid, libc::SECCOMP_RET_KILL_PROCESS);
-        let error = try_freeze(&beside_others()).expect_err("nobody can hold the thread");
-        assert!(matches!(error, FreezeError::NotStopped(_)), "{error}");
-        let causes = palimpsest_sys::Causes(&error).to_string();
-        assert!(causes.contains("getppid") && causes.contains("signal 31"), "{causes}");
-        drop(end);
-        thread.join().expect("it ends");
-    });
-}
-
 /// Fails on: slices that go on to the end while threads stand still that only the tracer can hold.
 #[test]
 fn h04_slices_let_a_thread_go_on_that_blocks_signals() {

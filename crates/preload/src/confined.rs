@@ -80,8 +80,8 @@ const HARMLESS: u8 = 1;
 const FEARED: u8 = 2;
 
 fn note_inherited(known: u8) {
-    // Release, partner: the Acquire load in `inherited`. Forbids that a thread sees HARMLESS, but not for which calls the
-    // filters end it (`seccomp::found_deadly`).
+    // Release, partner: the Acquire load in `inherited`. Forbids that a thread sees HARMLESS, but not for which calls
+    // the filters end it (`seccomp::found_deadly`).
     INHERITED.store(known, Ordering::Release);
 }
 

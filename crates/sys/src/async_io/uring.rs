@@ -179,8 +179,8 @@ impl RingDescriptor {
 }
 
 /// Returns whether the calling thread has a ring in its own table (`IORING_REGISTER_RING_FDS`), which needs no
-/// descriptor. A thread can ask only for itself. If a filter of the program's own ends it for that, it may have one from
-/// before; not if it was started under that filter.
+/// descriptor. A thread can ask only for itself. If a filter of the program's own ends it for that, it may have one
+/// from before; not if it was started under that filter.
 pub fn is_any_registered() -> bool {
     if FreezeCall::RingRegister.is_deadly() {
         return !was_deadly_at_the_start(FreezeCall::RingRegister);

@@ -154,8 +154,8 @@ fn chosen(text: &[u8]) -> Option<&[u8]> {
 }
 
 /// Whether the kernel may refuse a huge page for memory without a page that is writable in the page tables: before
-/// Linux 6.18 (`SCAN_PAGE_RO` in `mm/khugepaged.c`). Allocates nothing, and looks once: not by `uname`, which nobody has
-/// tried under a filter.
+/// Linux 6.18 (`SCAN_PAGE_RO` in `mm/khugepaged.c`). Allocates nothing, and looks once: not by `uname`, which nobody
+/// has tried under a filter.
 pub fn needs_writable_page() -> bool {
     /// Relaxed: each thread may look for itself, and finds the same.
     static IS_NEEDED: AtomicU8 = AtomicU8::new(UNKNOWN);

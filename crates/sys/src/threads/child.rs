@@ -148,7 +148,8 @@ impl<const SIZE: usize> Stack<SIZE> {
 
 /// Lets this process, which shares its parent's memory, dump no core if a filter kills it: that would be the program's
 /// memory. A limit of 1 holds for handlers of cores, too (`do_coredump` in `fs/coredump.c`), and it is this process's
-/// own. Refused where the limit is 0 and may not be raised: then only files are not written. Does not use the C library.
+/// own. Refused where the limit is 0 and may not be raised: then only files are not written. Does not use the C
+/// library.
 pub(super) fn dump_no_core() {
     let no_core = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
     let limit = [0, libc::RLIMIT_CORE as usize, (&raw const no_core).addr(), 0];

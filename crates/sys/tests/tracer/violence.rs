@@ -62,10 +62,10 @@ fn the_tracer_does_not_outlive_the_process() {
     let limits = fs::read_to_string(format!("/proc/{tracer}/limits")).expect("it lives");
     let core =
         limits.lines().find_map(|line| line.strip_prefix("Max core file size")).expect("a limit of every process");
-    assert!(core.split_whitespace().take(2).all(|limit| limit == "0" || limit == "1"), "{core}");
     child.kill().expect("a child of this process");
     assert_eq!(child.wait().expect("a child of this process").signal(), Some(libc::SIGKILL));
     fs::remove_file(&path).expect("made above");
+    assert!(core.split_whitespace().take(2).all(|limit| limit == "0" || limit == "1"), "{core}");
     wait_until("the tracer is gone", || {
         status_of(tracer, "State").is_none_or(|state| state.starts_with('Z')).then_some(())
     });
