@@ -447,6 +447,40 @@ fn protection_keys_stay_with_what_replaces_frozen_memory() {
     });
 }
 
+/// Fails on: memory that a guard replaces, and that has no key then since a filter would end the program for giving it
+/// one: open to all code, and nobody is told.
+#[test]
+fn a_protection_key_that_cannot_be_given_is_not_dropped() {
+    play("a_protection_key_that_cannot_be_given_is_not_dropped", || {
+        let memory = frozen(8 * MIB);
+        // The guards are told of a key; whether this CPU has any makes no difference to what may be replaced.
+        guard::keyed(memory.range(), 1);
+        common::filter(libc::SYS_pkey_mprotect, libc::SECCOMP_RET_KILL_PROCESS);
+        palimpsest_sys::seccomp::deadly_calls().expect("tried");
+        let before = memory.mappings();
+        madvise(&memory, MIB, MIB, libc::MADV_DONTNEED).expect("zeros in place");
+        memory.fill(4 * MIB..5 * MIB, 2);
+        madvise(&memory, 4 * MIB, MIB, GUARD_INSTALL).expect_err("that takes another mapping");
+        assert_eq!(guard::thaw(memory.range()), Err(Errno::INVAL));
+        let grown = |flags, new_address| Remap {
+            address: memory.at(0).addr(),
+            len: memory.len,
+            new_len: 2 * memory.len,
+            flags,
+            new_address,
+        };
+        let room = Memory::apart(2 * memory.len);
+        let fixed = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        for grown in [grown(libc::MREMAP_MAYMOVE, 0), grown(fixed, room.at(0).addr())] {
+            // SAFETY: 1. the scenario's own memory.
+            assert_eq!(unsafe { guard::mremap(grown) }, Err(Errno::NOMEM));
+        }
+        assert_eq!(memory.mappings(), before, "nothing was replaced");
+        assert!(memory.is_frozen() && memory.is_zero(MIB..2 * MIB) && memory.holds(2 * MIB..4 * MIB, 1));
+        assert!(memory.holds(4 * MIB..5 * MIB, 2) && memory.holds(5 * MIB..memory.len, 1));
+    });
+}
+
 /// Whether something can be mapped there.
 fn is_possible(address: usize) -> bool {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;

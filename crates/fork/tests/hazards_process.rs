@@ -12,7 +12,6 @@ use palimpsest_fork::{
     Answer, ExtentLen, FreezeError, Measure, Options, OtherThreads, Pause, freeze as freeze_process, guard,
 };
 use palimpsest_sys::proc::status::Status;
-use palimpsest_sys::seccomp::FreezeCall;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 const MIB: usize = 1 << 20;
@@ -349,53 +348,6 @@ fn a_discard_whose_mapping_is_refused_writes_zeros_whatever_a_filter_allows() {
         assert_eq!(outcome, Ok(()));
         assert!(memory.holds(0..2 * MIB, 1) && memory.is_zero(2 * MIB..6 * MIB));
         assert!(memory.holds(6 * MIB..memory.len, 1));
-    });
-}
-
-/// What the list in `palimpsest_sys::seccomp` has beside the calls that are tried, and what a process needs to live.
-const PLAIN: [libc::c_long; 24] = [
-    libc::SYS_openat,
-    libc::SYS_read,
-    libc::SYS_pread64,
-    libc::SYS_write,
-    libc::SYS_fstat,
-    libc::SYS_newfstatat,
-    libc::SYS_readlinkat,
-    libc::SYS_getdents64,
-    libc::SYS_mmap,
-    libc::SYS_munmap,
-    libc::SYS_mprotect,
-    libc::SYS_brk,
-    libc::SYS_close,
-    libc::SYS_rt_sigaction,
-    libc::SYS_rt_sigprocmask,
-    libc::SYS_rt_sigreturn,
-    libc::SYS_futex,
-    libc::SYS_clone,
-    libc::SYS_wait4,
-    libc::SYS_getpid,
-    libc::SYS_gettid,
-    libc::SYS_exit,
-    libc::SYS_exit_group,
-    libc::SYS_rseq,
-];
-
-/// Fails on: a freeze that asks for the length of a file in `/proc`, as the standard library does before it reads one
-/// (`statx`); any other call that nobody knows of, and for which a filter ends the process.
-#[test]
-fn a_freeze_makes_no_call_but_those_it_tries_and_plain_ones() {
-    play("a_freeze_makes_no_call_but_those_it_tries_and_plain_ones", || {
-        let memory = Memory::apart(16 * MIB);
-        memory.fill(0..memory.len, 1);
-        for pause in [Pause::AtOnce, Pause::Within(Duration::from_millis(1))] {
-            let ended = in_child(|| {
-                let tried = FreezeCall::ALL.map(FreezeCall::number);
-                common::allow_only(&[&PLAIN[..], &tried[..]].concat(), libc::SECCOMP_RET_KILL_PROCESS);
-                let frozen = try_freeze(&Options::new().pause(pause));
-                i32::from(frozen.is_err() || !memory.holds(0..memory.len, 1))
-            });
-            assert_eq!(ended, 0, "{pause:?}");
-        }
     });
 }
 

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::ptr;
 
 use palimpsest_sys::Causes;
+use palimpsest_sys::brief_file::BriefFile;
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::io::{Errno, retry_on_intr, write};
 
@@ -224,7 +225,7 @@ fn open_report(path: &Path) -> Result<OwnedFd, AppendError> {
 fn checked(file: OwnedFd) -> Result<OwnedFd, AppendError> {
     // Not by the standard library, which makes a call that a filter may kill for (`statx`).
     let found = fstat(&file).map_err(|source| AppendError::File { action: "look at it", source })?;
-    let own = rustix::process::geteuid().as_raw();
+    let own = own_user().map_err(|source| AppendError::File { action: "find out whether it is its own", source })?;
     match (FileType::from_raw_mode(found.st_mode), found.st_uid, found.st_nlink) {
         // Others cannot make devices.
         (FileType::CharacterDevice, ..) => Ok(file),
@@ -233,6 +234,19 @@ fn checked(file: OwnedFd) -> Result<OwnedFd, AppendError> {
         (FileType::RegularFile | FileType::Fifo, ..) => Ok(file),
         _ => Err(AppendError::Kind),
     }
+}
+
+/// Returns the effective user id, as `/proc` tells: nobody has tried `geteuid` under a filter.
+fn own_user() -> Result<u32, Errno> {
+    let mut status = [0; 4096];
+    user(BriefFile::read_short(c"/proc/thread-self/status", &mut status)?).ok_or(Errno::IO)
+}
+
+fn user(status: &[u8]) -> Option<u32> {
+    const BEFORE: &[u8] = b"Uid:\t";
+    let ids = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(BEFORE))?;
+    // The real one comes first.
+    str::from_utf8(ids.split(|&byte| byte == b'\t').nth(1)?).ok()?.parse().ok()
 }
 
 /// Writes everything, and takes back the signals that a write can bring upon its thread.
@@ -318,6 +332,14 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    /// Fails on: the real user, or one of the others, in the effective one's place.
+    #[test]
+    fn the_own_user_is_the_effective_one() {
+        assert_eq!(user(b"Name:\tUid:\t9\nUid:\t1\t20\t3\t4\nGid:\t5\t6\t7\t8\n"), Some(20));
+        assert_eq!(user(b"Name:\tx\nUid:\t1\n"), None);
+        assert_eq!(own_user(), Ok(rustix::process::geteuid().as_raw()));
+    }
 
     #[test]
     fn what_stands_for_the_same_file_is_written() {

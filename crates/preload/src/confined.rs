@@ -73,12 +73,22 @@ impl Borrower {
     }
 }
 
-/// What is known of the filters of the start: 0 if nothing, [`HARMLESS`] or [`FEARED`]. `Relaxed`: each thread may look
-/// for itself, and finds the same.
+/// What is known of the filters of the start: 0 if nothing, [`HARMLESS`] or [`FEARED`].
 static INHERITED: AtomicU8 = AtomicU8::new(0);
 
 const HARMLESS: u8 = 1;
 const FEARED: u8 = 2;
+
+fn note_inherited(known: u8) {
+    // Release, partner: the Acquire load in `inherited`. Forbids that a thread sees HARMLESS, but not for which calls
+    // the filters end it (`seccomp::found_deadly`).
+    INHERITED.store(known, Ordering::Release);
+}
+
+fn inherited() -> u8 {
+    // Acquire, partner: the Release store in `note_inherited`.
+    INHERITED.load(Ordering::Acquire)
+}
 
 /// Why filters of the start are feared.
 #[derive(Clone, Copy, Debug)]
@@ -99,7 +109,7 @@ pub(crate) fn is_seen() -> bool {
 
 /// Whether that holds for the owner of this memory. Async-signal-safe.
 pub(crate) fn is_owners() -> bool {
-    is_own() || INHERITED.load(Ordering::Relaxed) == FEARED
+    is_own() || inherited() == FEARED
 }
 
 /// Whether the program has confined itself: from then on no file may be opened for it. Async-signal-safe.
@@ -220,11 +230,11 @@ pub(crate) fn is_free(started: &Started) -> bool {
         return true;
     }
     let may_look = matches!(started.filters, Some(Filters { trial: Trial::Done(_), .. }));
-    if is_own() || !may_look || INHERITED.load(Ordering::Relaxed) != 0 {
+    if is_own() || !may_look || inherited() != 0 {
         return false;
     }
     uncancelled(|| settle(look(started.filters)));
-    INHERITED.load(Ordering::Relaxed) == HARMLESS
+    inherited() == HARMLESS
 }
 
 /// Whether that is known without a look. Makes no system call, and writes nothing: what a process never writes to is no
@@ -233,7 +243,7 @@ pub(crate) fn is_free(started: &Started) -> bool {
 pub(crate) fn is_known_to_be_free(started: &Started) -> bool {
     let is_unneeded = || matches!(started.filters, Some(Filters { trial: Trial::Unneeded, .. }));
     !is_own()
-        && match INHERITED.load(Ordering::Relaxed) {
+        && match inherited() {
             HARMLESS => true,
             0 => is_unneeded(),
             _ => false,
@@ -243,19 +253,19 @@ pub(crate) fn is_known_to_be_free(started: &Started) -> bool {
 /// Notes what a look has found, unless that leaves it open.
 fn settle(found: Found) {
     match found {
-        Found::Harmless => INHERITED.store(HARMLESS, Ordering::Relaxed),
+        Found::Harmless => note_inherited(HARMLESS),
         Found::Tried { filters, deadly } => {
             seccomp::tell(filters, deadly);
             settle_tried(deadly);
         }
-        Found::Added(_) => INHERITED.store(FEARED, Ordering::Relaxed),
+        Found::Added(_) => note_inherited(FEARED),
         Found::Untried => {}
     }
 }
 
 fn settle_tried(deadly: Calls) {
     let known = if needed(deadly).is_none() { HARMLESS } else { FEARED };
-    INHERITED.store(known, Ordering::Relaxed);
+    note_inherited(known);
 }
 
 /// Returns the first of these calls without which nothing can be done.
@@ -270,10 +280,16 @@ pub(crate) fn before_fork(started: &Started) {
     }
     uncancelled(|| {
         settle(look(started.filters));
-        if INHERITED.load(Ordering::Relaxed) == 0 {
+        if inherited() == 0 {
             match seccomp::deadly_calls() {
-                Ok(deadly) => settle_tried(deadly),
-                Err(_) => INHERITED.store(FEARED, Ordering::Relaxed),
+                Ok(deadly) => {
+                    let now = filters::of_this_thread();
+                    if let Some(Filters { count, .. }) = started.filters.filter(|start| now == Some(start.count)) {
+                        seccomp::tell(count, deadly);
+                    }
+                    settle_tried(deadly);
+                }
+                Err(_) => note_inherited(FEARED),
             }
         }
     });

@@ -3,12 +3,11 @@
 //! Only the process that `palimpsest run` has started says so, as named in `PALIMPSEST_STARTED`: a script starts
 //! programs by the hundred. A program that is killed, or leaves by `_exit` as some shells do, says nothing.
 
+use palimpsest_sys::seccomp::{self, Part};
+
 use crate::cancelling::uncancelled;
 use crate::started::{self, End, Started};
 use crate::{confined, freezing, moment};
-
-/// Why nothing was done although there was a fork for which it was time.
-const PUT_OFF: &str = "since its first fork it has neither forked again nor waited for long enough";
 
 /// Makes the C library call [`end`] when the program returns from `main` or calls `exit`. Only for a process that says
 /// so: in any other, and in its children, this would be a page fault more.
@@ -36,6 +35,14 @@ fn is_told(started: &Started) -> bool {
     matches!(started.end, End::Told(process) if process == own())
 }
 
+/// Says why nothing was done although there was a fork for which it was time.
+fn put_off() -> String {
+    match seccomp::found_deadly().losses(&[Part::Waits]) {
+        Some(left_out) => format!("since its first fork it has not forked again, and {left_out}"),
+        None => "since its first fork it has neither forked again nor waited for long enough".to_owned(),
+    }
+}
+
 fn say(started: &Started) {
     // A look, for who has not forked. What asks for the process id comes last.
     let is_free = confined::is_free(started) || !freezing::is_confined(started);
@@ -51,7 +58,7 @@ fn say(started: &Started) {
     let _ = freezing::caught(|| {
         let reason = match &started.left_out {
             Some(left_out) => left_out.clone(),
-            None if freezing::is_put_off() => PUT_OFF.to_owned(),
+            None if freezing::is_put_off() => put_off(),
             None => moment::missed(started.settings.moment),
         };
         freezing::tell(started, "froze nothing in", &format!("it was not frozen: {reason}"));

@@ -64,6 +64,7 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
     LeftOut { what: "fork.slices_times", reason: FORK },
     LeftOut { what: "fork.survivors", reason: FORK },
     LeftOut { what: "fork.threads", reason: FORK },
+    LeftOut { what: "fork.untried", reason: FORK },
     LeftOut { what: "fork.killed", reason: "kills at each step what `slices` plays: 450 processes of a second each" },
     LeftOut { what: "fork.steps", reason: "stops at each step of what `slices` plays, as `killed` does" },
     LeftOut { what: "fork.oracle", reason: "random sequences of calls that `engine` and `guards` make one by one" },

@@ -21,8 +21,8 @@ use palimpsest_sys::pages::vmas::VmaFlags;
 use rustix::io::Errno;
 
 use super::errno::Kept;
-use super::parts::{Part, dress, parts, whole_pages};
-use super::release::{destroy, release, take_turn};
+use super::parts::{Part, dress, keeps_key, parts, whole_pages};
+use super::release::{destroy, is_confined, release, take_turn};
 use super::{Outcome, changed, in_turn, touches};
 use crate::engine::frozen_map::Entry;
 use crate::engine::registry;
@@ -231,6 +231,10 @@ unsafe fn discard(span: Span, entry: Entry, advice: i32) -> Result<(), Errno> {
         return Err(Errno::NOMEM);
     }
     let is_guard = advice == GUARD_INSTALL;
+    // The kernel has no guards in mappings of files.
+    if is_guard && !is_replaceable(entry) {
+        return Err(Errno::NOMEM);
+    }
     // A snapshot finds what was written, but not what was discarded.
     let is_asked = !entry.is_of_snapshot() || is_guard;
     if is_asked {
@@ -270,6 +274,11 @@ unsafe fn discard(span: Span, entry: Entry, advice: i32) -> Result<(), Errno> {
     })
 }
 
+/// Whether other memory may take its place, with the same protection key. Zeros in place keep the key anyway.
+fn is_replaceable(entry: Entry) -> bool {
+    entry.key() == 0 || (!is_confined() && keeps_key(entry.key()))
+}
+
 /// Makes zeros of a part that the kernel has discarded, in a turn.
 ///
 /// # Safety
@@ -283,9 +292,10 @@ unsafe fn replace(part: Part, advice: i32) -> Result<(), Errno> {
     let is_locked = |traits: &Traits| advice == libc::MADV_DONTNEED_LOCKED || traits.flags.intersects(VmaFlags::LOCKED);
     let (permissions, traits) = (entry.permissions(), entry.traits().filter(|traits| !is_locked(traits)));
     let is_small = span.len() <= SMALL && entry.key() == 0;
-    let is_to_stay = entry.is_of_snapshot() || traits.is_none() || (is_small && replacements() > MANY);
+    let is_fit = is_replaceable(entry);
+    let is_to_stay = entry.is_of_snapshot() || traits.is_none() || !is_fit || (is_small && replacements() > MANY);
     let is_guard = advice == GUARD_INSTALL;
-    if !is_to_stay || is_guard {
+    if !is_to_stay || (is_guard && is_fit) {
         let unknown = Traits::bare(permissions);
         let traits = traits.unwrap_or(unknown);
         // SAFETY: 1. the contents are given up (1). 2. the memory is the caller's for as long as the call lasts.

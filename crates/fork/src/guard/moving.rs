@@ -16,7 +16,7 @@ use palimpsest_sys::memory::traits::Traits;
 use rustix::io::Errno;
 
 use super::errno::Kept;
-use super::parts::{Part, dress, parts, whole_pages};
+use super::parts::{Part, dress, keeps_key, parts, whole_pages};
 use super::release::{is_frozen, release, take_turn};
 use super::touches;
 use crate::engine::frozen_map::{Entry, FrozenMap};
@@ -189,6 +189,9 @@ unsafe fn shrink(old: Span, new_len: usize) -> Result<usize, Errno> {
 unsafe fn grow(old: Span, new_len: usize, flags: i32) -> Result<usize, Errno> {
     let tail = Span::new(old.end, old.start.checked_add(new_len).ok_or(Errno::NOMEM)?);
     let traits = uniform_traits(old)?;
+    if !keeps_key(traits.protection_key) {
+        return Err(Errno::NOMEM);
+    }
     if calls::fill_hole(tail, traits.permissions, traits.commit()) {
         dress(tail, traits);
         note_tail(old, tail, traits);
@@ -233,6 +236,9 @@ enum Behind {
 unsafe fn move_to(old: Span, new: Option<usize>, new_len: usize, behind: Behind) -> Result<usize, Errno> {
     let map = &registry::shared().ok_or(Errno::NOMEM)?.map;
     let traits = uniform_traits(old)?;
+    if new_len > old.len() && !keeps_key(traits.protection_key) {
+        return Err(Errno::NOMEM);
+    }
     let at = match new {
         // SAFETY: 1. is this function's own.
         Some(at) => unsafe { clear_target(old, at, new_len, traits) }?,

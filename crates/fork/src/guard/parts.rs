@@ -3,6 +3,7 @@
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::memory::traits::Traits;
 use palimpsest_sys::pages::vmas::VmaFlags;
+use palimpsest_sys::seccomp::FreezeCall;
 
 use crate::engine::frozen_map::Entry;
 use crate::engine::registry;
@@ -46,6 +47,11 @@ impl Part {
             Self::Frozen(span, _) | Self::Other(span) => span,
         }
     }
+}
+
+/// Whether memory that replaces some with this protection key can have it, too: a filter may end the program for that.
+pub(super) fn keeps_key(key: u32) -> bool {
+    key == 0 || !FreezeCall::ProtectionKey.is_deadly()
 }
 
 /// Gives new memory its traits besides rights: by advice only, unless they include a lock or a key, or the kernel may

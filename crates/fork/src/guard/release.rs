@@ -23,7 +23,7 @@ use palimpsest_sys::threads::own::Blocked;
 use rustix::io::Errno;
 
 use super::errno::Kept;
-use super::parts::{Part, parts};
+use super::parts::{Part, keeps_key, parts};
 use super::sight::{Seen, Sight};
 use super::touches;
 use crate::engine::frozen_map::{Entry, FrozenMap};
@@ -69,7 +69,7 @@ pub(super) fn take_turn() -> Turn<'static> {
 /// ENOMEM if there is no memory; EBUSY if a freeze is under way, if there are other threads that cannot or must not be
 /// held, if the calling code uses the memory itself, or if it has interrupted another guard; EINVAL if the memory has
 /// tags, if flags of it have [changed](super::changed), or if its protection key, which it keeps, does not let this
-/// thread read. What was not thawed until then is still frozen.
+/// thread read or a filter would end the program for `pkey_mprotect`. What was not thawed until then is still frozen.
 pub fn thaw(range: Range<usize>) -> Result<(), Errno> {
     if !touches(range.clone()) {
         return Ok(());
@@ -380,6 +380,9 @@ fn thaw_part(map: &FrozenMap, span: Span, entry: Entry, room: &Room, view: &View
 /// 2. As many zeros at `room` belong to the caller.
 unsafe fn make_anonymous(span: Span, room: usize, traits: Traits) -> Result<(), Errno> {
     let Traits { permissions, .. } = traits;
+    if !keeps_key(traits.protection_key) {
+        return Err(Errno::INVAL);
+    }
     let page = rustix::param::page_size();
     let readable = permissions.union(Permissions::READ);
     if readable != permissions {

@@ -176,6 +176,26 @@ fn who_forks_once_and_never_waits_is_left_alone() {
     }
 }
 
+/// Fails on: a wait that is missed, and not the filter that keeps the object from using waits.
+#[test]
+fn who_leaves_waits_alone_for_a_filter_says_so_at_the_end() {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/inherited.c");
+    let Some(filter) = compile(Path::new(source), "inherited-once", &[]) else { return };
+    let Some(program) = program("forks-once") else { return };
+    let object = object();
+    let (program, object, filter) = (program.display(), object.display(), filter.display());
+    let variables = format!("PALIMPSEST_PAUSE=2ms PALIMPSEST_PAYS_AFTER=100 PALIMPSEST_STARTED={STARTED}");
+    let script = format!("{variables} LD_PRELOAD={object} exec {filter} kill {program} once");
+    let ran = run(&["sh", "-c", &script], PLAIN);
+    if ran.status == Some(77) {
+        return println!("skipped: this kernel takes no filters");
+    }
+    assert_eq!((ran.status, ran.stdout.as_str(), ran.stderr.as_str()), (Some(0), "done\n", ""));
+    let told = "it was not frozen: since its first fork it has not forked again, and a seccomp filter would end the \
+                program for ";
+    assert!(ran.report.contains(told) && ran.report.contains(": nothing is done in waits"), "{}", ran.report);
+}
+
 /// Fails on: a deputy that the program before has left behind, whichever way it executed this one; waiting for a deputy
 /// under a filter that ends whoever waits.
 #[test]

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use crate::last_errno;
 use crate::pages::lines::each_line;
-use crate::seccomp::FreezeCall;
+use crate::seccomp::{FreezeCall, was_deadly_at_the_start};
 
 /// The name of a ring, as a descriptor's link and in the list of mappings.
 pub const RING_NAME: &[u8] = b"anon_inode:[io_uring]";
@@ -179,8 +179,12 @@ impl RingDescriptor {
 }
 
 /// Returns whether the calling thread has a ring in its own table (`IORING_REGISTER_RING_FDS`), which needs no
-/// descriptor. A thread can ask only for itself.
+/// descriptor. A thread can ask only for itself. If a filter of the program's own ends it for that, it may have one
+/// from before; not if it was started under that filter.
 pub fn is_any_registered() -> bool {
+    if FreezeCall::RingRegister.is_deadly() {
+        return !was_deadly_at_the_start(FreezeCall::RingRegister);
+    }
     (0..PLACES).any(|place| {
         let answer = register(place, PROBE | USE_REGISTERED_RING, NOWHERE);
         // No ring at this index; no table, or a kernel before 6.3, some of which first take the index for a descriptor,

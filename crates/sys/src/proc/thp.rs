@@ -4,8 +4,10 @@
 
 use std::fmt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::{ParseError, ProcError, address, read_with};
+use crate::brief_file::BriefFile;
 
 const DIRECTORY: &str = "/sys/kernel/mm/transparent_hugepage";
 
@@ -152,9 +154,24 @@ fn chosen(text: &[u8]) -> Option<&[u8]> {
 }
 
 /// Whether the kernel may refuse a huge page for memory without a page that is writable in the page tables: before
-/// Linux 6.18 (`SCAN_PAGE_RO` in `mm/khugepaged.c`). Allocates nothing.
+/// Linux 6.18 (`SCAN_PAGE_RO` in `mm/khugepaged.c`). Allocates nothing, and looks once: not by `uname`, which nobody
+/// has tried under a filter.
 pub fn needs_writable_page() -> bool {
-    is_before(rustix::system::uname().release().to_bytes(), (6, 18))
+    /// Relaxed: each thread may look for itself, and finds the same.
+    static IS_NEEDED: AtomicU8 = AtomicU8::new(UNKNOWN);
+    const UNKNOWN: u8 = 0;
+    const NO: u8 = 1;
+    const YES: u8 = 2;
+    match IS_NEEDED.load(Ordering::Relaxed) {
+        UNKNOWN => {
+            let mut release = [0; 128];
+            let Ok(release) = BriefFile::read_short(c"/proc/sys/kernel/osrelease", &mut release) else { return true };
+            let is_needed = is_before(release, (6, 18));
+            IS_NEEDED.store(if is_needed { YES } else { NO }, Ordering::Relaxed);
+            is_needed
+        }
+        known => known == YES,
+    }
 }
 
 /// Whether a release, as `uname -r` prints it, is older. One that cannot be read counts as old.

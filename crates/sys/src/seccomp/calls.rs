@@ -39,7 +39,7 @@ pub enum FreezeCall {
     ProtectionKey,
     /// `get_mempolicy`: finds memory with its own policy, which is left alone.
     MemoryPolicy,
-    /// `prctl`: names for tables.
+    /// `prctl`: names for tables, and whether there are huge pages.
     Prctl,
     /// `prlimit64`: limits of files and descriptors.
     Limits,
@@ -230,11 +230,18 @@ impl FreezeCall {
             Self::Madvise => {
                 for advice in [
                     libc::MADV_POPULATE_READ,
+                    libc::MADV_POPULATE_WRITE,
                     libc::MADV_COLLAPSE,
                     libc::MADV_DONTNEED,
                     libc::MADV_HUGEPAGE,
+                    libc::MADV_NOHUGEPAGE,
                     libc::MADV_DONTFORK,
                     libc::MADV_DOFORK,
+                    libc::MADV_DONTDUMP,
+                    libc::MADV_MERGEABLE,
+                    libc::MADV_SEQUENTIAL,
+                    libc::MADV_RANDOM,
+                    libc::MADV_WIPEONFORK,
                 ] {
                     make([0, 0, advice as usize, 0, 0]);
                 }
@@ -269,6 +276,7 @@ impl FreezeCall {
             }
             Self::CpuTime => make([libc::CLOCK_THREAD_CPUTIME_ID as usize, 0, 0, 0, 0]),
             Self::Prctl => {
+                make([libc::PR_GET_THP_DISABLE as usize, 0, 0, 0, 0]);
                 make([libc::PR_SET_VMA as usize, libc::PR_SET_VMA_ANON_NAME as usize, 0, 0, ptr::null::<u8>().addr()]);
             }
             Self::Limits => make([0, libc::RLIMIT_FSIZE as usize, 0, 0, 0]),

@@ -10,7 +10,7 @@
 //! |---|---|
 //! | core synchronisation | `membarrier` |
 //! | memory files, of packs and of doctor | `memfd_create`, `userfaultfd` |
-//! | the tracer | `ptrace` |
+//! | the tracer | `ptrace`, `getppid`, `prctl`, `prlimit64` |
 //! | replicas, local text | `get_mempolicy`, `mbind`, `move_pages`, each by itself |
 //! | a freeze, a survey, a repair; the object of `palimpsest run`, and `run` for it | each [`FreezeCall`] |
 //!
@@ -35,6 +35,7 @@ use rustix::io::Errno;
 pub use calls::FreezeCall;
 use latest::{Key, Latest};
 pub use parts::{Calls, Part};
+pub(crate) use trial::was_deadly_at_the_start;
 pub use trial::{deadly_calls, found_deadly, probe_parts, tell};
 
 use crate::threads::child::{self, NoChild};
@@ -53,7 +54,7 @@ pub enum Probe {
     MemfdCreate,
     /// `userfaultfd` for faults of user mode.
     Userfaultfd,
-    /// `ptrace`, of no thread.
+    /// `ptrace`, of no thread; first `prctl`, `prlimit64` and `getppid`, which a tracer calls, too.
     Ptrace,
     /// `get_mempolicy`, of nothing.
     GetMempolicy,
@@ -169,6 +170,20 @@ fn attempt(probe: Probe) -> Result<(), Errno> {
             close(answer(unsafe { libc::syscall(libc::SYS_userfaultfd, flags) })?)
         }
         Probe::Ptrace => {
+            // What nobody but the tracer does, without effect: for a signal, a name and a process that do not exist.
+            for [option, argument] in [
+                [libc::PR_SET_PDEATHSIG as usize, usize::MAX],
+                [libc::PR_SET_NAME as usize, 0],
+                [libc::PR_SET_PTRACER as usize, i32::MAX as usize],
+                [libc::PR_GET_DUMPABLE as usize, 0],
+            ] {
+                // SAFETY: takes numbers and an address where nothing is mapped.
+                unsafe { libc::syscall(libc::SYS_prctl, option, argument, 0_usize, 0_usize, 0_usize) };
+            }
+            // SAFETY: neither sets nor returns a limit.
+            unsafe { libc::syscall(libc::SYS_prlimit64, 0_usize, libc::RLIMIT_CORE as usize, 0_usize, 0_usize) };
+            // SAFETY: takes nothing.
+            unsafe { libc::syscall(libc::SYS_getppid) };
             // SAFETY: no thread has the number 0, so this traces nobody (`sys_ptrace` in `kernel/ptrace.c`).
             match answer(unsafe { libc::syscall(libc::SYS_ptrace, libc::PTRACE_SEIZE, 0_usize, 0_usize, 0_usize) }) {
                 Err(Errno::SRCH) => Ok(()),
@@ -238,16 +253,27 @@ pub(crate) fn attempt_in_child(probe: Probe) -> Verdict {
     }
 }
 
-/// Signals that a child may cause itself, which stay unblocked: a filter can leave forbidden calls to a SIGSYS handler
-/// of the program, which is then part of the answer.
+/// Signals that a child may cause itself, which stay unblocked where the call is made in such a thread: a filter can
+/// leave forbidden calls to a SIGSYS handler of the program, which is then part of the answer.
 const OWN: [i32; 6] = [libc::SIGSYS, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
+
+impl Errand {
+    /// Signals that stay unblocked. None for what is done with all of them blocked: SIGSYS would end the caller then,
+    /// whatever its handler.
+    const fn open(self) -> &'static [i32] {
+        match self {
+            Self::QuietlyTry(Probe::Ptrace) | Self::Try(Probe::Ptrace) => &[],
+            _ => &OWN,
+        }
+    }
+}
 
 /// Exit status for an error whose number does not fit into one.
 const NUMBER_TOO_LARGE: i32 = 255;
 
 fn verdict(errand: Errand) -> Verdict {
     // SAFETY: 1. the errand only makes system calls.
-    let child = match unsafe { child::spawn(&OWN, || run(errand)) } {
+    let child = match unsafe { child::spawn(errand.open(), || run(errand)) } {
         Ok(child) => child,
         Err(no_child) => return Verdict::Unknown(Untried::NoChild(no_child)),
     };

@@ -20,7 +20,8 @@ pub enum Part {
     Deputies,
     /// Huge pages before the first fork for memory that the program is seen to use.
     Early,
-    /// Protection keys of memory that is replaced. A program that must not set them has none.
+    /// Protection keys of memory that is replaced. Memory that has one stays then; a program that must never set them
+    /// has none.
     Keys,
     /// Memory with a policy for NUMA nodes, which would be left alone.
     Policies,
@@ -40,7 +41,7 @@ impl Part {
             Self::Waits => "nothing is done in waits",
             Self::Deputies => "no deputy is sent",
             Self::Early => "less memory is put into huge pages before the first fork",
-            Self::Keys => "protection keys are not restored",
+            Self::Keys => "memory with a protection key is not replaced",
             Self::Policies => "memory with a policy for NUMA nodes is treated like other memory",
             Self::Rings => "only open rings of io_uring are seen, and none is known to be harmless",
             Self::Contexts => "no ring of Linux AIO is known to be harmless",

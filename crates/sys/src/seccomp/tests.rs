@@ -216,7 +216,7 @@ fn only_the_part_that_needs_a_deadly_call_is_refused() {
             is_refused(Part::Service) == (call.part() == Part::Service)
                 && OTHERS.into_iter().all(|part| is_refused(part) == (call.part() == part))
                 && !has_policy(here)
-                && !crate::async_io::uring::is_any_registered()
+                && crate::async_io::uring::is_any_registered() == (call == FreezeCall::RingRegister)
                 && crate::async_io::aio::is_context(8).is_ok_and(|is| !is) == (call != FreezeCall::AsyncSubmit)
         });
         assert_eq!(status, 0, "{call}");
@@ -278,4 +278,55 @@ fn a_verdict_reads_as_a_sentence() {
     ] {
         assert_eq!(verdict.to_string(), text);
     }
+}
+
+/// Lets a trapped call return, whatever it returns then.
+extern "C" fn answer_trap(_: i32) {}
+
+/// Fails on: a trial in which SIGSYS is open, so that a handler of the program answers for a call that is made with all
+/// signals blocked.
+#[test]
+fn a_handler_that_cannot_run_makes_no_call_harmless() {
+    use crate::pages::policy::has_policy;
+    use crate::threads::own::Blocked;
+
+    let status = in_filtered_child(libc::SYS_get_mempolicy, libc::SECCOMP_RET_TRAP, || {
+        // SAFETY: the handler does nothing.
+        unsafe { libc::signal(libc::SIGSYS, answer_trap as *const () as usize) };
+        let page = rustix::param::page_size();
+        let here = (&raw const page).addr() & !(page - 1);
+        let deadly = deadly_calls();
+        let _blocked = Blocked::all();
+        !has_policy(here) && deadly == Ok(Calls::NONE.with(FreezeCall::MemoryPolicy))
+    });
+    assert_eq!(status, 0, "31 if the call was made");
+}
+
+/// Fails on: a tracer, which has all signals blocked, that a filter would end for what it does beside `ptrace`.
+#[test]
+fn a_tracer_is_tried_with_all_that_it_calls() {
+    let killed = Verdict::Killed { signal: libc::SIGSYS };
+    for number in [libc::SYS_ptrace, libc::SYS_getppid, libc::SYS_prctl, libc::SYS_prlimit64] {
+        let status = in_filtered_child(number, libc::SECCOMP_RET_TRAP, || {
+            // SAFETY: the handler does nothing.
+            unsafe { libc::signal(libc::SIGSYS, answer_trap as *const () as usize) };
+            probe(Probe::Ptrace) == killed
+        });
+        assert_eq!(status, 0, "{number}");
+    }
+}
+
+/// Fails on: a ring that the program may have made before it got a filter, and that counts as none because nobody may
+/// ask for it; a program that is refused for rings though it never could make one.
+#[test]
+fn a_ring_that_nobody_may_ask_for_counts_unless_there_can_be_none() {
+    use crate::async_io::uring::is_any_registered;
+
+    let status = in_filtered_child(libc::SYS_io_uring_register, libc::SECCOMP_RET_KILL_PROCESS, || {
+        let Ok(deadly) = deadly_calls() else { return false };
+        let is_feared = is_any_registered();
+        tell(own_filters().unwrap_or(1), deadly);
+        is_feared && !is_any_registered()
+    });
+    assert_eq!(status, 0);
 }

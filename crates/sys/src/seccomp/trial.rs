@@ -5,6 +5,10 @@
 //! behind each call that has ended the last. None is made at all if somebody who was started under the same filters has
 //! told the outcome ([`tell`]): `palimpsest run`, whose page tables are small.
 //!
+//! Freezes, surveys and repairs run with all signals blocked, and so do the children: a blocked SIGSYS ends whoever
+//! causes it, even if the program has a handler that would answer the call (`SECCOMP_RET_TRAP`). What is called with
+//! SIGSYS open counts as deadly then, too.
+//!
 //! A child with this process's memory (`CLONE_VM`) would copy none. But a handler of SIGSYS would run in the program's
 //! memory, and before Linux 5.16 a core dump of whoever was killed ends all who share the memory (`zap_threads` in
 //! `fs/coredump.c`).
@@ -15,11 +19,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::latest::{Key, Latest};
-use super::{Calls, FreezeCall, OWN, Part, Probe, Untried, Verdict, attempt, be_quiet};
+use super::{Calls, FreezeCall, Part, Probe, Untried, Verdict, attempt, be_quiet};
 use crate::threads::child;
 use crate::threads::task::own_filters;
 
-/// All that were found deadly, for whatever thread. Relaxed: whoever finds one, or is told, makes none before that.
+/// All that were found deadly, for whatever thread. Relaxed: whoever finds one, or is told, makes none before that; a
+/// thread that learns from another that the rest is harmless has what orders this, too.
 static DEADLY: AtomicU64 = AtomicU64::new(0);
 
 /// What was found by [`deadly_calls`].
@@ -47,12 +52,19 @@ fn note(deadly: Calls) {
     }
 }
 
-/// Notes what somebody else has found who was started under as many filters as this process, which were the same.
+/// Notes for which calls the filters under which this process was started end it: who was started under as many has
+/// found that, or this process before it got another one.
 pub fn tell(filters: u64, deadly: Calls) {
     note(deadly);
     TOLD.1.store(deadly.bits(), Ordering::Relaxed);
     // Release, partner: the Acquire load in `told`. Forbids that the number is seen without the calls.
     TOLD.0.store(filters, Ordering::Release);
+}
+
+/// Whether [`tell`] was told of the call: then this process has never made it.
+pub(crate) fn was_deadly_at_the_start(call: FreezeCall) -> bool {
+    // Acquire, partner: the Release store in `tell`. Forbids that the number is seen without the calls.
+    TOLD.0.load(Ordering::Acquire) != 0 && Calls::from_bits(TOLD.1.load(Ordering::Relaxed)).contains(call)
 }
 
 fn told(filters: u64) -> Option<Calls> {
@@ -153,11 +165,11 @@ pub(super) fn in_children() -> Result<(Calls, usize), Untried> {
         // Relaxed, here and in the child: it is made after this store, and has ended before the load.
         progress.word().store(NOT_BEGUN, Ordering::Relaxed);
         // SAFETY: 1. it makes system calls, and stores to an atomic.
-        let child = unsafe { child::spawn(&OWN, || run(progress.word(), next, dump)) };
+        let child = unsafe { child::spawn(&[], || run(progress.word(), next, dump)) };
         let status = child.map_err(Untried::NoChild)?.wait().map_err(Untried::LostChild)?;
         let reached = progress.word().load(Ordering::Relaxed);
         match FreezeCall::ALL.get(reached) {
-            // However it has ended there: a handler of SIGSYS may have ended it by a status.
+            // However it has ended there.
             Some(&call) => (deadly, next) = (deadly.with(call), reached + 1),
             None if reached == BEING_QUIET => dump = Dump::Allowed,
             None if reached == NOT_BEGUN => return Err(Untried::OddStatus(status)),

@@ -19,6 +19,7 @@ use rustix::io::Errno;
 
 use super::own::Blocked;
 use super::stack::Shown;
+use crate::arch::system_call;
 use crate::last_errno;
 
 /// Why no such child could be made.
@@ -143,6 +144,17 @@ impl<const SIZE: usize> Stack<SIZE> {
     pub(super) fn top(&self) -> *mut c_void {
         self.0.get().wrapping_add(1).cast()
     }
+}
+
+/// Lets this process, which shares its parent's memory, dump no core if a filter kills it: that would be the program's
+/// memory. A limit of 1 holds for handlers of cores, too (`do_coredump` in `fs/coredump.c`), and it is this process's
+/// own. Refused where the limit is 0 and may not be raised: then only files are not written. Does not use the C
+/// library.
+pub(super) fn dump_no_core() {
+    let no_core = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
+    let limit = [0, libc::RLIMIT_CORE as usize, (&raw const no_core).addr(), 0];
+    // SAFETY: the kernel reads the limit, which outlives the call.
+    unsafe { system_call(libc::SYS_prlimit64, limit) };
 }
 
 /// Turns the kernel's answer to a bare system call into a result.

@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicI32, AtomicIsize, AtomicU32, AtomicUsize, Ordering
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::child::{NoChild, Stack, answered, are_near};
+use super::child::{self, NoChild, Stack, answered, are_near};
 use super::futex::{sleep, wake};
 use super::own::Blocked;
 use crate::arch::system_call;
@@ -116,7 +116,10 @@ pub enum Refusal {
     )]
     PidNamespace,
     /// A seccomp filter forbids it.
-    #[error("ptrace was tried first, since there is a seccomp filter: {0}; allow it in the filter")]
+    #[error(
+        "ptrace, and getppid, prctl and prlimit64 of the process that calls it, were tried first, since there is a \
+         seccomp filter: {0}; allow them in the filter"
+    )]
     Filtered(Verdict),
     /// A debugger traces it already.
     #[error("process {by} traces it already; detach that debugger or strace first")]
@@ -164,8 +167,8 @@ impl std::fmt::Debug for Desk {
     }
 }
 
-/// Finds out whether this thread, which has `filters` seccomp filters, and so its children may call `ptrace`: a filter
-/// may kill a caller. Does not use the heap. The first trial by a thread costs a fork; without a filter it costs
+/// Finds out whether this thread, which has `filters` seccomp filters, and so its children may make a tracer's calls: a
+/// filter may kill a caller. Does not use the heap. The first trial by a thread costs a fork; without a filter it costs
 /// nothing.
 ///
 /// # Errors
@@ -321,6 +324,7 @@ impl Drop for Tracer<'_> {
 extern "C" fn serve(desk: *mut c_void) -> c_int {
     // SAFETY: the parent passes its desk, and waits for this process before the desk could end.
     let desk = unsafe { &*desk.cast::<Desk>() };
+    child::dump_no_core();
     // SAFETY: takes numbers.
     unsafe { system_call(libc::SYS_prctl, [libc::PR_SET_PDEATHSIG as usize, libc::SIGKILL as usize, 0, 0]) };
     // SAFETY: takes nothing.

@@ -58,9 +58,14 @@ fn the_tracer_does_not_outlive_the_process() {
     let tracer: i32 =
         wait_until("a thread is held", || fs::read_to_string(&path).ok()?.trim_end_matches('\n').parse().ok());
     assert!(status_of(tracer, "Name").is_some_and(|name| name == "palimpsest-hold"));
+    // A core of the tracer would be the program's memory. 0 if the limit is that already.
+    let limits = fs::read_to_string(format!("/proc/{tracer}/limits")).expect("it lives");
+    let core =
+        limits.lines().find_map(|line| line.strip_prefix("Max core file size")).expect("a limit of every process");
     child.kill().expect("a child of this process");
     assert_eq!(child.wait().expect("a child of this process").signal(), Some(libc::SIGKILL));
     fs::remove_file(&path).expect("made above");
+    assert!(core.split_whitespace().take(2).all(|limit| limit == "0" || limit == "1"), "{core}");
     wait_until("the tracer is gone", || {
         status_of(tracer, "State").is_none_or(|state| state.starts_with('Z')).then_some(())
     });

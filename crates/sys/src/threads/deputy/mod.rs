@@ -95,7 +95,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::child::{NoChild, Stack, answered, are_near};
+use super::child::{self, NoChild, Stack, answered, are_near};
 use super::futex::{sleep, wake};
 use super::own::{Blocked, own_process};
 use crate::arch::system_call;
@@ -456,13 +456,7 @@ impl Default for Desk {
 extern "C" fn serve(desk: *mut c_void) -> c_int {
     // SAFETY: the parent passes its desk, which lives for ever.
     let desk = unsafe { &*desk.cast::<Desk>() };
-    // Dumps no core if a filter kills it: that would be the program's memory. A limit of 1 holds for handlers of cores,
-    // too (`do_coredump` in `fs/coredump.c`), and it is this process's own. Refused where the limit is 0 and may not be
-    // raised: then only files are not written.
-    let no_core = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
-    let limit = [0, libc::RLIMIT_CORE as usize, (&raw const no_core).addr(), 0];
-    // SAFETY: the kernel reads the limit, which outlives the call.
-    unsafe { system_call(libc::SYS_prlimit64, limit) };
+    child::dump_no_core();
     // SAFETY: takes numbers.
     unsafe { system_call(libc::SYS_prctl, [libc::PR_SET_PDEATHSIG as usize, libc::SIGKILL as usize, 0, 0]) };
     // Renames itself, so that a search for processes by name does not take it for the program. SAFETY: a C string that

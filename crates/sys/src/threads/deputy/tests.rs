@@ -91,7 +91,7 @@ fn an_errand_is_done_beside_and_answered_once() {
     assert_eq!(descriptors.count(), 0, "what it held would outlive the program");
     assert_eq!(DESK.send(memory, 2, OF_SENDERS), Ok(false), "one errand at a time, until its answer is taken");
     // SAFETY: the child makes atomic accesses and system calls only.
-    let child = unsafe { super::super::child::spawn(&[], || i32::from(DESK.is_busy() || DESK.answered().is_some())) };
+    let child = unsafe { child::spawn(&[], || i32::from(DESK.is_busy() || DESK.answered().is_some())) };
     assert_eq!(child.expect("a child").wait(), Ok(0), "a child has no deputy");
     assert!(DESK.dismiss(), "there was one");
     assert!(!DESK.is_busy() && !DESK.dismiss());
