@@ -42,6 +42,10 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
         what: "fork.snapshot::arenas::memory_of_an_arena_in_a_snapshot_is_not_taken_for_zeros",
         reason: "plain Rust over calls that the other tests of `snapshot` make; 8 MiB take an emulated CPU minutes",
     },
+    LeftOut {
+        what: "fork.snapshot::arenas::a_frozen_arena_comes_back_whole",
+        reason: "as `an_arena_comes_back_whole`, over calls of `guards`; 60 MiB take an emulated CPU minutes",
+    },
     LeftOut { what: "fork.snapshot::programs::programs_leave_no_trace", reason: RANDOM },
     LeftOut { what: "fork.snapshot::programs::programs_leave_no_trace_where_each_restore_sweeps", reason: RANDOM },
     LeftOut { what: "fork.slices::it_ends_before_there_are_more_extents_than_guards_have_room_for", reason: ENGINE },
