@@ -55,6 +55,9 @@ const THREAD_UNSUITABLE: &[Unsuitable] = &[
     Unsuitable { name: "the_children_of_a_namespace_are_near", reason: CLONE },
 ];
 const ADDRESS_UNSUITABLE: &[Unsuitable] = &[
+    Unsuitable { name: "tracer::tests", reason: STACK },
+    Unsuitable { name: "deputy::", reason: STACK },
+    Unsuitable { name: "threads::hold::tests", reason: STACK },
     Unsuitable { name: "a_replacement_is_locked_like_what_it_replaces", reason: LOCKED },
     Unsuitable { name: "each_call_of_a_freeze_is_tried_before_it_kills", reason: FORBIDDEN },
 ];
@@ -68,6 +71,7 @@ const FORBIDDEN: &str = "sanitizers call sigaltstack themselves, which one of th
 const BLOCKED: &str = "ThreadSanitizer's own thread blocks every signal";
 const LOCKED: &str = "sanitizers make mlock do nothing";
 const FORKED: &str = "ThreadSanitizer starts no thread in a child of several";
+const STACK: &str = "AddressSanitizer does not know where the stack of a child in the same memory was used before";
 const CLONE: &str = "ThreadSanitizer takes a child in the same memory for a fork";
 
 pub(super) fn thread(workspace: &Workspace) -> Result<Done, StepError> {

@@ -151,10 +151,10 @@ impl<const SIZE: usize> Stack<SIZE> {
 /// own. Refused where the limit is 0 and may not be raised: then only files are not written. Does not use the C
 /// library.
 pub(super) fn dump_no_core() {
-    let no_core = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
-    let limit = [0, libc::RLIMIT_CORE as usize, (&raw const no_core).addr(), 0];
-    // SAFETY: the kernel reads the limit, which outlives the call.
-    unsafe { system_call(libc::SYS_prlimit64, limit) };
+    // Not on the stack: sanitizers do not know where the one of such a process has been used.
+    static NO_CORE: libc::rlimit = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
+    // SAFETY: the kernel reads the limit, which lives for ever.
+    unsafe { system_call(libc::SYS_prlimit64, [0, libc::RLIMIT_CORE as usize, (&raw const NO_CORE).addr(), 0]) };
 }
 
 /// Turns the kernel's answer to a bare system call into a result.
