@@ -142,6 +142,8 @@ impl<const SIZE: usize> Stack<SIZE> {
 
     /// Returns the address behind it, where the child begins.
     pub(super) fn top(&self) -> *mut c_void {
+        #[cfg(test)]
+        tests::unmark(self.0.get().cast(), SIZE);
         self.0.get().wrapping_add(1).cast()
     }
 }
@@ -151,10 +153,10 @@ impl<const SIZE: usize> Stack<SIZE> {
 /// own. Refused where the limit is 0 and may not be raised: then only files are not written. Does not use the C
 /// library.
 pub(super) fn dump_no_core() {
-    // Not on the stack: sanitizers do not know where the one of such a process has been used.
-    static NO_CORE: libc::rlimit = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
-    // SAFETY: the kernel reads the limit, which lives for ever.
-    unsafe { system_call(libc::SYS_prlimit64, [0, libc::RLIMIT_CORE as usize, (&raw const NO_CORE).addr(), 0]) };
+    let no_core = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
+    let limit = [0, libc::RLIMIT_CORE as usize, (&raw const no_core).addr(), 0];
+    // SAFETY: the kernel reads the limit, which outlives the call.
+    unsafe { system_call(libc::SYS_prlimit64, limit) };
 }
 
 /// Turns the kernel's answer to a bare system call into a result.
@@ -215,6 +217,15 @@ extern "C" fn nothing(_: *mut c_void) -> c_int {
 mod tests {
     use super::*;
     use crate::threads::in_pid_namespace;
+
+    /// Clears what AddressSanitizer, if it is there and can be found, has marked for the frames in which the last child
+    /// on this stack has ended: the next one has others.
+    pub(super) fn unmark(stack: *const c_void, len: usize) {
+        let Some(unmark) = crate::global_symbol(c"__asan_unpoison_memory_region") else { return };
+        // SAFETY: `void __asan_unpoison_memory_region(void const volatile *, size_t)`.
+        let unmark: extern "C" fn(*const c_void, usize) = unsafe { std::mem::transmute(unmark) };
+        unmark(stack, len);
+    }
 
     #[test]
     fn the_children_leave_no_trace() {

@@ -27,22 +27,12 @@ fn is_waited_for(deputy: i32) -> bool {
     (waited, last_errno()) == (-1, Errno::CHILD)
 }
 
-/// Clears what AddressSanitizer, if it is there, has marked for the frames in which the last deputy has ended: the next
-/// one has others on the same stack.
-fn unmark_stack() {
-    let Some(unmark) = crate::global_symbol(c"__asan_unpoison_memory_region") else { return };
-    // SAFETY: `void __asan_unpoison_memory_region(void const volatile *, size_t)`.
-    let unmark: extern "C" fn(*const c_void, usize) = unsafe { std::mem::transmute(unmark) };
-    unmark(DESK.stack.top().wrapping_byte_sub(STACK), STACK);
-}
-
 /// What a sender has.
 const OF_SENDERS: Duration = Duration::from_millis(5);
 
 /// Sends a deputy that gives up its rights, sooner or later.
 fn send() {
     loop {
-        unmark_stack();
         match DESK.send(*MEMORY, 2, OF_SENDERS) {
             // On a busy machine its sender may have waited for it already.
             Ok(true) if own(DESK.state.load(Ordering::Relaxed)) == BUSY => return,
