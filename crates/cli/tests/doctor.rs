@@ -160,10 +160,10 @@ fn without_proc_it_tells_what_that_costs() {
     // A report to a file that exists says it, too, though `/proc` does not tell whether it is the program's own.
     let folder = tempfile::tempdir().expect("a folder");
     let report = folder.path().join("report");
-    std::fs::write(&report, "").expect("the folder is ours");
+    fs::write(&report, "").expect("the folder is ours");
     let line = format!("--report={}", report.display());
     under(&wrapper, &["run", "--at", "fork", &line, "--", "sh", "-c", "(exit 0); exit 0"]);
-    let reported = std::fs::read_to_string(&report).expect("it is written");
+    let reported = fs::read_to_string(&report).expect("it is written");
     assert!(reported.contains("is /proc mounted?"), "{reported}");
     let (packs, _) = doctor(&wrapper, "packs");
     assert_eq!(packs.verdict, doctor(&[], "packs").0.verdict, "packs do not need /proc: {packs:?}");

@@ -255,6 +255,12 @@ fn what_was_used_lately_or_is_in_use_stays() {
     let (above, earlier) = with_earlier(old::REST * 2);
     let mut sleeper = std::process::Command::new("sleep");
     let mut sleeper = sleeper.arg("600").env("PALIMPSEST_TEST_ENTRY", &earlier).spawn().expect("coreutils are there");
+    // `vfork` goes on as soon as the new program has its memory, before the kernel notes where the environment is
+    // (`exec_mmap` and `create_elf_tables`).
+    let environment = format!("/proc/{}/environ", sleeper.id());
+    while !fs::read(&environment).is_ok_and(|text| text.ends_with(b"\0")) {
+        std::thread::yield_now();
+    }
     put_in(above.path()).expect("a folder of one's own");
     let is_kept = earlier.exists();
     sleeper.kill().expect("a child of ours");
