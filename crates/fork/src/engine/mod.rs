@@ -54,6 +54,7 @@ mod repair;
 pub(crate) mod round;
 mod runs;
 mod settle;
+mod sight;
 pub(crate) mod slice;
 mod statistics;
 mod subject;
