@@ -95,9 +95,7 @@ impl Sender {
         let errand = take_answer(shared);
         let none = Span::default();
         let (last, made, mended) = match errand {
-            Some(Errand { span, answer: Ok(()), .. }) => {
-                (span, span, shared.tending.errand())
-            }
+            Some(Errand { span, answer: Ok(()), .. }) => (span, span, shared.tending.errand()),
             Some(Errand { span, answer: Err(_), .. }) if !shared.tending.was_late() => (span, none, 0),
             Some(_) | None => (none, none, 0),
         };
@@ -182,5 +180,23 @@ mod tests {
             tending.room_of_errand(Duration::from_millis(2), MOST)
         };
         assert_eq!((room(Request::split(run, 8)), room(Request::all(run, 8))), (1, 8));
+        // Of what is asked for in case it is split, all took time, and none counts as mended.
+        assert_eq!((room(Request::again(run, 57)), Request::again(run, 57).split), (8, 0));
+    }
+
+    /// Fails on: what a deputy has made while a child was forked, and is taken for whole: the child shows it, too.
+    #[test]
+    fn what_a_deputy_has_made_is_known_unless_there_was_a_fork() {
+        let shared = crate::engine::registry::known().expect("memory");
+        let run = Span::new(PIECE, 3 * PIECE);
+        let begin = |forks| {
+            let mut sender = Sender { shared: Some(shared), last: run, made: run, ..Sender::own() };
+            let made = sender.begin(Sight::Remembered { forks });
+            assert_eq!(sender.has_made(Span::new(PIECE, 2 * PIECE)), !made.is_empty());
+            made
+        };
+        assert_eq!([5, 5, 7, 7].map(begin), [Span::default(), run, Span::default(), run]);
+        let mut sender = Sender { shared: Some(shared), last: run, made: run, ..Sender::own() };
+        assert!(sender.begin(Sight::Told).is_empty() && !sender.has_made(run), "the kernel tells");
     }
 }

@@ -403,5 +403,11 @@ mod tests {
         assert_eq!(of([PIECE, PIECE, PIECE, PIECE]), Found::Whole, "whether a child shows it or not");
         assert_eq!(of([0, PIECE, PIECE, PIECE / 64]), Found::Split);
         assert_eq!(of([0, PIECE, PIECE, PIECE / 64 + page]), Found::Shared);
+        // Where it is remembered what is whole: nobody has written to it since the fork, or somebody has.
+        let seen = |shared: usize| {
+            let told = move |wanted| Ok(if wanted == Wanted::Shared { shared } else { PIECE });
+            found(false, Sight::Remembered { forks: 1 }, told).expect("told")
+        };
+        assert_eq!([PIECE, PIECE - page, 0].map(seen), [Found::Whole, Found::Shared, Found::Split]);
     }
 }

@@ -134,30 +134,32 @@ fn what_a_child_shows_from_fork_to_fork_is_frozen() {
 /// Fails on: waiting for one child after the other, and gathering a piece in between; freezing what is written to.
 #[test]
 fn what_is_gathered_too_slowly_beside_children_is_frozen_unless_it_is_written_to() {
-    play("what_is_gathered_too_slowly_beside_children_is_frozen_unless_it_is_written_to", || {
-        needs_huge_pages();
-        for writes in [true, false] {
-            let memory = filled();
-            plan(&in_slices());
-            for _ in 0..5 {
-                let child = Child::fork(|| memory.holds(0..LEN, 1));
-                let before = memory.huge();
-                if writes {
-                    (0..LEN).step_by(PIECE).for_each(|start| memory.fill(start..start + page(), 1));
-                }
-                slices(20);
-                child.end();
-                assert!(memory.huge() <= before || !memory.is_anonymous(), "the child shows these pages, too");
-                slice();
+    play("what_is_gathered_too_slowly_beside_children_is_frozen_unless_it_is_written_to", unless_it_is_written_to);
+}
+
+pub(crate) fn unless_it_is_written_to() {
+    needs_huge_pages();
+    for writes in [true, false] {
+        let memory = filled();
+        plan(&in_slices());
+        for _ in 0..5 {
+            let child = Child::fork(|| memory.holds(0..LEN, 1));
+            let before = memory.huge();
+            if writes {
+                (0..LEN).step_by(PIECE).for_each(|start| memory.fill(start..start + page(), 1));
             }
-            assert_eq!(memory.is_anonymous(), writes, "{:?}", progress());
-            let done = to_the_end(|_| ());
-            assert_eq!((done.frozen_bytes >= LEN / 2, memory.huge() == LEN), (!writes, writes), "{done:?}");
-            assert!(memory.holds(0..LEN, 1));
-            // SAFETY: the scenario's own memory, which nobody uses any more.
-            assert_eq!(unsafe { libc::munmap(memory.at(0), memory.len) }, 0);
+            slices(20);
+            child.end();
+            assert!(memory.huge() <= before || !memory.is_anonymous(), "the child shows these pages, too");
+            slice();
         }
-    });
+        assert_eq!(memory.is_anonymous(), writes, "{:?}", progress());
+        let done = to_the_end(|_| ());
+        assert_eq!((done.frozen_bytes >= LEN / 2, memory.huge() == LEN), (!writes, writes), "{done:?}");
+        assert!(memory.holds(0..LEN, 1));
+        // SAFETY: the scenario's own memory, which nobody uses any more.
+        assert_eq!(unsafe { libc::munmap(memory.at(0), memory.len) }, 0);
+    }
 }
 
 /// Fails on: filling up a sparse piece; freezing a huge page with what is left.

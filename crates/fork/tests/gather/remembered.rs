@@ -7,7 +7,9 @@ use crate::common::gathering::{LEN, PIECE, by_deputies, filled, in_slices, needs
 use crate::common::kernels::before_6_7;
 use crate::common::notified::{self, Call};
 use crate::common::{Memory, play, status_kb};
-use crate::{beside_a_child, later, oracle, piece_by_piece, while_the_thread_goes_on, without_a_repair};
+use crate::{
+    beside_a_child, later, oracle, piece_by_piece, unless_it_is_written_to, while_the_thread_goes_on, without_a_repair,
+};
 
 /// Plays a scenario as such a kernel would.
 fn play_before_6_7(name: &str, scenario: impl FnOnce()) {
@@ -27,6 +29,13 @@ fn piece_by_piece_memory_becomes_huge() {
 #[test]
 fn what_a_child_shows_waits() {
     play_before_6_7("remembered::what_a_child_shows_waits", beside_a_child);
+}
+
+/// Fails on: what nobody has written to since the fork, and is taken for split.
+#[test]
+fn what_is_gathered_too_slowly_is_frozen_unless_it_is_written_to() {
+    let name = "remembered::what_is_gathered_too_slowly_is_frozen_unless_it_is_written_to";
+    play_before_6_7(name, unless_it_is_written_to);
 }
 
 /// Fails on: what was made before the last fork, and is taken for whole.
