@@ -25,6 +25,12 @@
 //!   read the same; of any other file it takes nothing.
 //! - A page is written to, for old kernels, only after another list ([`collapse_run`]).
 //!
+//! # Where the kernel does not tell which pages are huge
+//!
+//! Before Linux 6.7 [what was made is remembered](super::sight). A piece that was gathered before and may be split is
+//! asked for again, and not counted as split. Page tables show pages of zeros that were only read like shared ones, so
+//! that only what the process alone shows counts as populated.
+//!
 //! Pieces that a child still maps wait until it is gone: gathering would copy them, which takes memory that a plain
 //! fork does not.
 
@@ -40,11 +46,11 @@ use super::agenda::{Agenda, Gathered, Gathering, Where};
 use super::budget::Stopped;
 use super::errands::{Request, Sender, Sent};
 use super::huge::{Asked, suits};
-use super::mending::count;
+use super::mending::{count, is_whole};
 use super::piece::PIECE;
 use super::places::{Anew, Places, is_still_eligible};
 use super::registry::Shared;
-use super::sight::{Sight, is_whole};
+use super::sight::Sight;
 use super::tables::Tables;
 use super::tending::{MOST, is_late};
 use super::thawing::collapse_run;

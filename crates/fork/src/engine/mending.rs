@@ -16,12 +16,13 @@ use palimpsest_sys::pages::vmas::{Label, Vma, VmaFlags};
 use super::agenda::MOST_SHARED;
 use super::budget::{Budget, Stopped};
 use super::errands::{Request, Sender, Sent};
+use super::hot::HotPieces;
 use super::huge::{Asked, fills};
 use super::ledger::{Amount, Ledger};
 use super::piece::PIECE;
 use super::places::{Anew, Places};
 use super::registry::Shared;
-use super::sight::{Sight, is_whole};
+use super::sight::Sight;
 use super::tables::Tables;
 use super::tending::{MOST, Tended, is_late};
 use super::thawing::{collapse, collapse_run};
@@ -322,6 +323,14 @@ impl Found {
             Self::Split | Self::Sparse | Self::Gone => 0,
         }
     }
+}
+
+/// Whether a piece is one huge page. If that is remembered, one of which nothing is known counts as split.
+pub(super) fn is_whole(pagemap: &Pagemap, hot: &HotPieces, piece: Span) -> Result<bool, PagemapError> {
+    Ok(match hot.sight() {
+        Sight::Told => count(pagemap, piece, Wanted::Huge)? == PIECE,
+        Sight::Remembered { .. } => hot.is_as_made(piece) && count(pagemap, piece, Wanted::Written)? == PIECE,
+    })
 }
 
 /// Returns the bytes of wanted pages in a piece.

@@ -9,13 +9,6 @@
 //! takes them for made after it. Forks of a bare `clone` are not seen: what their children split is asked for after the
 //! next one of ours.
 
-use palimpsest_sys::memory::span::Span;
-use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, Wanted};
-
-use super::hot::HotPieces;
-use super::mending::count;
-use super::piece::PIECE;
-
 /// How whoever looks learns which pieces are huge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sight {
@@ -26,12 +19,4 @@ pub(super) enum Sight {
         /// The number of forks.
         forks: u64,
     },
-}
-
-/// Whether a piece is one huge page. If that is remembered, one of which nothing is known counts as split.
-pub(super) fn is_whole(pagemap: &Pagemap, hot: &HotPieces, piece: Span) -> Result<bool, PagemapError> {
-    Ok(match hot.sight() {
-        Sight::Told => count(pagemap, piece, Wanted::Huge)? == PIECE,
-        Sight::Remembered { .. } => hot.is_as_made(piece) && count(pagemap, piece, Wanted::Written)? == PIECE,
-    })
 }
