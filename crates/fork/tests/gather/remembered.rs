@@ -1,5 +1,5 @@
-//! Before Linux 6.7 the kernel does not tell which pages are huge: what was made is remembered, and the rest is asked for
-//! again. What is gathered, and how, is the same.
+//! Before Linux 6.7 the kernel does not tell which pages are huge: what was made is remembered, and the rest is asked
+//! for again. What is gathered, and how, is the same.
 
 use palimpsest_fork::Stage;
 
