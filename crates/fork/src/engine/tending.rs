@@ -140,9 +140,14 @@ impl Tending {
         self.is_old.store(usize::from(self.at() != 0), Ordering::Relaxed);
     }
 
+    /// Returns how long before `now` the last fork was of which the ledger has learned, in nanoseconds.
+    pub(crate) fn since_fork(&self, now: u64) -> u64 {
+        now.saturating_sub(self.forked.load(Ordering::Relaxed))
+    }
+
     /// Whether the ledger has learned of a fork shortly before `now`.
     pub(crate) fn has_just_forked(&self, now: u64) -> bool {
-        now.saturating_sub(self.forked.load(Ordering::Relaxed)) < SHORTLY
+        self.since_fork(now) < SHORTLY
     }
 
     /// Whether there is something to do.
