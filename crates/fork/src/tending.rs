@@ -21,10 +21,10 @@ use crate::hazards::{self, Watcher, Work};
 use crate::options::{self, OtherThreads};
 
 /// Returns what a child that still maps the memory, and has lived for so many nanoseconds, is taken to cost: it is left
-/// in peace for four times as long. That is a quarter of its life: to look at the memory all the time would use up the
-/// time for work on it.
+/// in peace for four times as long. That is a quarter of its life, ten seconds at most: to look at the memory all the
+/// time would use up the time for work on it.
 fn cost_of_child(life: u64) -> Duration {
-    Duration::from_nanos(life / 16).max(Duration::from_millis(10))
+    Duration::from_nanos(life / 16).clamp(Duration::from_millis(10), Duration::from_millis(2500))
 }
 
 /// What a deputy takes for a piece, in CPU nanoseconds.
@@ -184,8 +184,8 @@ mod tests {
     /// Fails on: a look each few milliseconds at the memory of a child that lives for hours.
     #[test]
     fn children_are_left_in_peace_for_a_part_of_their_lives() {
-        let millis = |life| cost_of_child(life * 1_000_000).as_millis();
-        assert_eq!([0, 160, 1600, 3_600_000].map(millis), [10, 10, 100, 225_000]);
+        let millis = |life: u64| cost_of_child(life * 1_000_000).as_millis();
+        assert_eq!([0, 160, 1600, 3_600_000].map(millis), [10, 10, 100, 2500]);
     }
 
     /// Fails on: a slice at a fork, which lengthens it, in place of one at the waits before and after it.
