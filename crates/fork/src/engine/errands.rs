@@ -20,7 +20,7 @@ use palimpsest_sys::threads::deputy::Errand;
 
 use super::piece::PIECE;
 use super::registry::Shared;
-use super::sight::Sight;
+use super::sight::{LEAST_MENDING, Sight};
 use crate::clock::{WallMoment, nanos};
 
 /// Who asks in one slice, and what came of it.
@@ -52,11 +52,6 @@ impl Request {
         Self { run, asked: run.len() / PIECE, split }
     }
 
-    /// Asks for `asked` pieces of a run that may be split. None counts as mended: most were whole.
-    pub(super) const fn again(run: Span, asked: usize) -> Self {
-        Self { run, asked, split: 0 }
-    }
-
     /// Asks for the `split` pieces of a run that are split; the others are whole, and take the kernel no time.
     pub(super) const fn split(run: Span, split: usize) -> Self {
         Self { run, asked: split, split }
@@ -78,10 +73,15 @@ pub(super) enum Sent {
 pub(crate) fn take_answer(shared: &'static Shared) -> Option<Errand> {
     shared.desk.answered().inspect(|errand| {
         shared.tending.note_unbooked(nanos(errand.spent));
-        if errand.answer.is_ok() {
+        if errand.answer.is_ok() && has_mended(errand) {
             shared.tending.took_errand(nanos(errand.spent), errand.asked);
         }
     })
+}
+
+/// Whether an errand took too long to have found all whole. One of which nobody knows that has mended something.
+fn has_mended(errand: &Errand) -> bool {
+    errand.spent.is_zero() || nanos(errand.spent) >= LEAST_MENDING * errand.asked as u64
 }
 
 impl Sender {
@@ -95,7 +95,9 @@ impl Sender {
         let errand = take_answer(shared);
         let none = Span::default();
         let (last, made, mended) = match errand {
-            Some(Errand { span, answer: Ok(()), .. }) => (span, span, shared.tending.errand()),
+            Some(errand @ Errand { span, answer: Ok(()), .. }) => {
+                (span, span, if has_mended(&errand) { shared.tending.errand() } else { 0 })
+            }
             Some(Errand { span, answer: Err(_), .. }) if !shared.tending.was_late() => (span, none, 0),
             Some(_) | None => (none, none, 0),
         };
@@ -134,10 +136,10 @@ impl Sender {
     }
 
     /// Returns for how many pieces from this one on to ask at once, where the thread itself would ask for `own`, and
-    /// slices take `budget`, and a deputy `most` at a time.
-    pub(super) fn room(&self, piece: Span, own: usize, budget: Duration, most: usize) -> usize {
+    /// slices take `budget`.
+    pub(super) fn room(&self, piece: Span, own: usize, budget: Duration) -> usize {
         match self.shared {
-            Some(shared) if self.sends(piece) => shared.tending.room_of_errand(budget, most),
+            Some(shared) if self.sends(piece) => shared.tending.room_of_errand(budget),
             _ => own,
         }
     }
@@ -167,7 +169,7 @@ impl Sender {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::tending::{MOST, Tending};
+    use crate::engine::tending::Tending;
 
     /// Fails on: the time for some split pieces, divided by the whole ones between them, too: deputies would be sent
     /// for so many that they hold the lock of all mappings for much longer than a slice may.
@@ -177,11 +179,9 @@ mod tests {
         let room = |request: Request| {
             let tending = Tending::default();
             tending.took_errand(28_000_000, request.asked);
-            tending.room_of_errand(Duration::from_millis(2), MOST)
+            tending.room_of_errand(Duration::from_millis(2))
         };
         assert_eq!((room(Request::split(run, 8)), room(Request::all(run, 8))), (1, 8));
-        // Of what is asked for in case it is split, all took time, and none counts as mended.
-        assert_eq!((room(Request::again(run, 57)), Request::again(run, 57).split), (8, 0));
     }
 
     /// Fails on: what a deputy has made while a child was forked, and is taken for whole: the child shows it, too.

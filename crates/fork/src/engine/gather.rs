@@ -46,13 +46,13 @@ use super::agenda::{Agenda, Gathered, Gathering, Where};
 use super::budget::Stopped;
 use super::errands::{Request, Sender, Sent};
 use super::huge::{Asked, suits};
-use super::mending::{count, is_whole};
+use super::mending::{count, is_made, is_whole};
 use super::piece::PIECE;
 use super::places::{Anew, Places, is_still_eligible};
 use super::registry::Shared;
 use super::sight::Sight;
 use super::tables::Tables;
-use super::tending::{MOST, is_late};
+use super::tending::is_late;
 use super::thawing::collapse_run;
 use super::window::Window;
 use crate::clock::{CpuMoment, WallMoment, nanos};
@@ -193,7 +193,7 @@ impl Gatherer<'_, '_> {
         let (upto, waits, is_refused, is_sent) = (rest.start, false, false, false);
         let mut taken = Taken { upto, worked: 0, made: 0, mended: 0, split: 0, waits, is_refused, is_sent };
         let first = Span::new(rest.start, rest.start + PIECE);
-        for piece in rest.cut(PIECE).take(self.errands.room(first, own, self.agenda.budget, MOST)) {
+        for piece in rest.cut(PIECE).take(self.errands.room(first, own, self.agenda.budget)) {
             let found = self.look_at(piece, traits)?;
             if matches!(found, Found::Fit | Found::Split) {
                 run.end = piece.end;
@@ -228,8 +228,7 @@ impl Gatherer<'_, '_> {
         }
         let (split, known) = (split_in(run), known_in(run));
         let before = CpuMoment::now();
-        let pagemap = self.pagemap;
-        let is_huge = |piece| count(pagemap, piece, Wanted::Huge).is_ok_and(|bytes| bytes == PIECE);
+        let is_huge = is_made(self.pagemap);
         let (mut made, mut mended, mut done) = (0, 0, 0);
         let Tables { vmas, ledger, .. } = &mut *self.tables;
         let mut anew = Anew::new(self.places, self.agenda.budget);

@@ -107,6 +107,12 @@ impl HotPieces {
         self.place(span).is_ok_and(|place| is_huge(&self.all[place]) && self.all[place].made == forks)
     }
 
+    /// Whether a piece was whole when the last fork was made, where that is remembered: two are counted for each.
+    pub(super) fn was_whole_at_fork(&self, span: Span) -> bool {
+        let Sight::Remembered { forks } = self.sight else { return false };
+        self.place(span).is_ok_and(|place| self.all[place].made + 2 >= forks)
+    }
+
     /// Notes that all huge pages in `span` are whole.
     pub(super) fn note_whole(&mut self, span: Span) {
         let Sight::Remembered { forks } = self.sight else { return };

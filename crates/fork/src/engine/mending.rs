@@ -10,7 +10,7 @@ use std::ops::{ControlFlow, Range};
 
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::pages::maps::Permissions;
-use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, Wanted};
+use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, ScanWay, Wanted};
 use palimpsest_sys::pages::vmas::{Label, Vma, VmaFlags};
 
 use super::agenda::MOST_SHARED;
@@ -22,10 +22,10 @@ use super::ledger::{Amount, Ledger};
 use super::piece::PIECE;
 use super::places::{Anew, Places};
 use super::registry::Shared;
-use super::sight::Sight;
+use super::sight::{LEAST_MENDING, Sight};
 use super::tables::Tables;
-use super::tending::{MOST, Tended, is_late};
-use super::thawing::{collapse, collapse_run};
+use super::tending::{Tended, is_late};
+use super::thawing::{self, collapse, collapse_run};
 use crate::clock::{CpuMoment, WallMoment, nanos};
 use crate::options::{Options, Pause};
 
@@ -113,8 +113,6 @@ impl Mender<'_, '_> {
         let sight = tending.sight(pagemap.way());
         tables.ledger.hot.look_by(sight);
         tables.ledger.hot.note_whole(errands.begin(sight));
-        // What is asked for again in case it is split is whole, mostly.
-        let most = if sight == Sight::Told { MOST } else { LONGEST };
         let mut at = tending.at();
         if at == 0 {
             tables.ledger.begin_pass(options.pays);
@@ -136,14 +134,10 @@ impl Mender<'_, '_> {
             }
             let own = tending.room(started.elapsed(), time);
             let is_for_deputy = errands.sends(piece);
-            let room = errands.room(piece, own, time, most);
+            let room = errands.room(piece, own, time);
             let (found, mut run, split) = split_run(tables, pagemap, (place, piece), room, is_for_deputy)?;
             if found == Found::Split && is_for_deputy {
-                let request = match sight {
-                    Sight::Told => Request::split(run, split),
-                    Sight::Remembered { .. } => Request::again(run, split),
-                };
-                if errands.send(request, time) != Sent::Nobody {
+                if errands.send(Request::split(run, split), time) != Sent::Nobody {
                     // The next slice looks at them again.
                     return Ok((Tended::More { at: run.start }, worked));
                 }
@@ -152,19 +146,19 @@ impl Mender<'_, '_> {
             }
             at = run.end;
             in_a_row = found.shared_in_a_row(in_a_row);
-            if found == Found::Shared {
+            if matches!(found, Found::Shared | Found::Veiled) {
                 tending.note_child();
             }
             if in_a_row == MOST_SHARED {
                 return Ok((Tended::Later { at }, worked));
             }
             match found {
-                Found::Whole | Found::Shared => {}
+                Found::Whole | Found::Shared | Found::Veiled => {}
                 Found::Sparse => tables.ledger.hot.let_go(place),
                 Found::Gone => tables.ledger.hot.note_gone(place),
                 Found::Split => {
                     let before = CpuMoment::now();
-                    let is_huge = |piece: Span| count(pagemap, piece, Wanted::Huge).is_ok_and(|bytes| bytes == PIECE);
+                    let is_huge = is_made(pagemap);
                     let Tables { vmas, ledger, .. } = &mut *tables;
                     let mut anew = Anew::new(places, time);
                     let is_private = |piece| anew.is_private(vmas, piece);
@@ -174,13 +168,17 @@ impl Mender<'_, '_> {
                         tried += 1;
                         mended += usize::from(treat_split(ledger, place, came) == Mended::Now);
                     });
-                    // What was asked for again was whole, mostly: no work that keeps a new plan waiting.
-                    worked += if sight == Sight::Told { mended } else { 0 };
                     // If there is no list, the piece is split still, and another slice comes.
                     let (took, listing) = (before.elapsed(), anew.end().unwrap_or(0));
-                    // A failed call is quick, and does not tell how many were mended; so is one for whole pieces.
-                    if mended == run.len() / PIECE && sight == Sight::Told {
-                        tending.took_piece(took.saturating_sub(listing) / mended as u64);
+                    let took = took.saturating_sub(listing);
+                    if sight != Sight::Told && took < LEAST_MENDING * mended as u64 {
+                        // All were whole: no work that keeps a new plan waiting.
+                        continue;
+                    }
+                    worked += mended;
+                    // A failed call is quick, and does not tell how many were mended.
+                    if mended == run.len() / PIECE {
+                        tending.took_piece(took / mended as u64);
                     }
                 }
             }
@@ -229,7 +227,8 @@ fn mend_by_cost(
     if found == Found::Split && !budget.begin_piece() {
         return Ok(None);
     }
-    if found == Found::Split && !tables.ledger.hot.note_split(place) {
+    let is_told = tables.ledger.hot.sight() == Sight::Told;
+    if found == Found::Split && is_told && !tables.ledger.hot.note_split(place) {
         return Ok(Some(Mended::Refused));
     }
     // The list is as old as the round, which holds the process still.
@@ -250,7 +249,7 @@ pub(super) fn mend(
 fn treat(tables: &mut Tables<'_>, places: &Places, place: usize, found: Found) -> Mended {
     match (found, tables.ledger.hot.piece(place)) {
         (Found::Whole, _) | (_, None) => Mended::Whole,
-        (Found::Shared, _) => Mended::Shared,
+        (Found::Shared | Found::Veiled, _) => Mended::Shared,
         (Found::Sparse, _) => {
             tables.ledger.hot.let_go(place);
             Mended::LetGo
@@ -260,8 +259,13 @@ fn treat(tables: &mut Tables<'_>, places: &Places, place: usize, found: Found) -
             Mended::LetGo
         }
         (Found::Split, Some(piece)) => {
+            let before = CpuMoment::now();
             let came = collapse(piece, |piece| places.is_private(&tables.vmas, piece));
-            treat_split(tables.ledger, place, came)
+            let is_quick = before.elapsed() < LEAST_MENDING;
+            match treat_split(tables.ledger, place, came) {
+                Mended::Now if is_quick && tables.ledger.hot.sight() != Sight::Told => Mended::Whole,
+                mended => mended,
+            }
         }
     }
 }
@@ -306,6 +310,8 @@ enum Found {
     Split,
     /// In base pages, which another process maps, too.
     Shared,
+    /// Another process maps all its pages, and nobody remembers whether it was split before that was forked.
+    Veiled,
     /// Too little of it is populated, or with something else than anonymous memory.
     Sparse,
     /// Nothing of it is left.
@@ -319,7 +325,7 @@ impl Found {
     const fn shared_in_a_row(self, before: u32) -> u32 {
         match self {
             Self::Shared => before + 1,
-            Self::Whole => before,
+            Self::Whole | Self::Veiled => before,
             Self::Split | Self::Sparse | Self::Gone => 0,
         }
     }
@@ -331,6 +337,15 @@ pub(super) fn is_whole(pagemap: &Pagemap, hot: &HotPieces, piece: Span) -> Resul
         Sight::Told => count(pagemap, piece, Wanted::Huge)? == PIECE,
         Sight::Remembered { .. } => hot.is_as_made(piece) && count(pagemap, piece, Wanted::Written)? == PIECE,
     })
+}
+
+/// Returns a test whether a piece of a run that could not be made as a whole is one huge page. Where the kernel does not
+/// tell, it is asked for.
+pub(super) fn is_made(pagemap: &Pagemap) -> impl Fn(Span) -> bool {
+    move |piece| match pagemap.way() {
+        ScanWay::Ioctl => count(pagemap, piece, Wanted::Huge).is_ok_and(|bytes| bytes == PIECE),
+        ScanWay::Entries => thawing::makes(piece),
+    }
 }
 
 /// Returns the bytes of wanted pages in a piece.
@@ -347,16 +362,22 @@ fn look_at(tables: &Tables<'_>, pagemap: &Pagemap, place: usize) -> Result<Found
     match tables.ledger.hot.piece(place) {
         Some(piece) => {
             let hot = &tables.ledger.hot;
-            found(is_whole(pagemap, hot, piece)?, hot.sight(), |wanted| count(pagemap, piece, wanted))
+            let untouched = match hot.sight() {
+                Sight::Told => None,
+                Sight::Remembered { .. } if hot.was_whole_at_fork(piece) => Some(Found::Whole),
+                Sight::Remembered { .. } => Some(Found::Veiled),
+            };
+            found(is_whole(pagemap, hot, piece)?, untouched, |wanted| count(pagemap, piece, wanted))
         }
         None => Ok(Found::Whole),
     }
 }
 
-/// Returns the state of a piece by the bytes of its pages, which `count` tells.
+/// Returns the state of a piece by the bytes of its pages, which `count` tells; `untouched` if the process has no page
+/// of it for itself, unless the kernel tells which pieces are whole.
 fn found(
     is_whole: bool,
-    sight: Sight,
+    untouched: Option<Found>,
     count: impl Fn(Wanted) -> Result<usize, PagemapError>,
 ) -> Result<Found, PagemapError> {
     if is_whole {
@@ -370,9 +391,8 @@ fn found(
         return Ok(Found::Sparse);
     }
     let shared = count(Wanted::Shared)?;
-    if sight != Sight::Told && shared == populated {
-        // Nobody has written to it since the fork whose child shows it: if it was whole, it still is.
-        return Ok(Found::Whole);
+    if let Some(untouched) = untouched.filter(|_| shared == populated) {
+        return Ok(untouched);
     }
     // A page or two may be shared by chance, such as one in a pipe.
     let is_shared = shared > PIECE / 64;
@@ -402,7 +422,7 @@ mod tests {
                 let place = [Wanted::Huge, Wanted::Written, Wanted::Present, Wanted::Shared];
                 Ok(place.iter().position(|known| *known == wanted).map_or(0, |place| bytes[place]))
             };
-            found(bytes[0] == PIECE, Sight::Told, told).expect("told")
+            found(bytes[0] == PIECE, None, told).expect("told")
         };
         let page = 4096;
         assert_eq!(of([0, 0, 0, 0]), Found::Gone);
@@ -415,8 +435,8 @@ mod tests {
         // Where it is remembered what is whole: nobody has written to it since the fork, or somebody has.
         let seen = |shared: usize| {
             let told = move |wanted| Ok(if wanted == Wanted::Shared { shared } else { PIECE });
-            found(false, Sight::Remembered { forks: 1 }, told).expect("told")
+            found(false, Some(Found::Veiled), told).expect("told")
         };
-        assert_eq!([PIECE, PIECE - page, 0].map(seen), [Found::Whole, Found::Shared, Found::Split]);
+        assert_eq!([PIECE, PIECE - page, 0].map(seen), [Found::Veiled, Found::Shared, Found::Split]);
     }
 }

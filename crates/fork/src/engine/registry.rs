@@ -34,6 +34,7 @@ use super::piece::PIECE;
 use super::prices::{Memory, Prices};
 use super::progress;
 use super::records::{Held, frozen};
+use super::sight::Sight;
 use super::statistics::Statistics;
 use super::tables::{Lasting, Tables};
 use super::tending::Tending;
@@ -442,6 +443,9 @@ impl Drop for Locked {
         let process = u64::from(self.shared.owner.load(Ordering::Relaxed).unsigned_abs());
         let progress = self.shared.progress.read();
         self.shared.statistics.publish(&self.lasting.ledger, &progress, process);
+        if self.lasting.ledger.huge() > 0 && self.lasting.ledger.hot.sight() != Sight::Told {
+            self.shared.tending.count_forks();
+        }
         // Release, partner: the Acquire exchange in `Shared::lock`.
         self.shared.owner.store(0, Ordering::Release);
     }

@@ -23,7 +23,6 @@ use super::places::Places;
 use super::registry::Shared;
 use super::runs::PieceRuns;
 use super::settle::withdraw;
-use super::sight::Sight;
 use super::subject::Subject;
 use super::tables::Tables;
 use super::tending::Tended;
@@ -172,10 +171,9 @@ impl Tender<'_, '_> {
 
     fn mend(&mut self, place: usize) -> Result<Did, Stopped> {
         Ok(match mend(self.tables, self.pagemap, self.places, place)? {
+            Mended::Whole | Mended::Refused | Mended::LetGo => Did::Nothing,
             Mended::Shared => Did::Waits,
-            Mended::Now if self.tables.ledger.hot.sight() == Sight::Told => Did::Work,
-            // What was asked for again was whole, mostly.
-            Mended::Now | Mended::Whole | Mended::Refused | Mended::LetGo => Did::Nothing,
+            Mended::Now => Did::Work,
         })
     }
 

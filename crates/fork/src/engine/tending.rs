@@ -28,7 +28,7 @@ const MOST_AT_ONCE: usize = 16;
 /// the child, which takes memory that a plain fork does not. Fewer, if they take it long: it holds the lock of all
 /// mappings while it copies one, and takes it again before a thread that waits for it is awake. So a fork, or any other
 /// change of mappings, waits for a whole errand.
-pub(super) const MOST: usize = 8;
+const MOST: usize = 8;
 /// How many times its budget a slice may take in wall-clock time before it asks for another piece.
 const MOST_ON_THE_WALL: u64 = 4;
 /// Slices have done little in a pass if their work is worth at most one part in this many of the debt.
@@ -44,7 +44,7 @@ const CAUTIOUS: u64 = 1_000_000;
 /// |---|---|---|
 /// | `forked` | a fork or the end of a freeze, under the lock of [`Shared`](super::registry::Shared) | the next fork |
 /// | `piece`, `waits`, `mappings`, `errand`, `forks_at_errand` | a slice or a round, under the lock | the same |
-/// | `forks` | a fork, before and behind it; whoever first looks where the kernel does not tell | slices and rounds |
+/// | `forks` | a fork, before and behind it; whoever first leaves huge pages of which the kernel does not tell | slices and rounds |
 /// | `unbooked`, `beside` | whoever takes a deputy's answer | the next slice that sends deputies |
 /// | `left`, `spent`, `worked`, `worked_in_pass`, `is_old`, `at` | a fork under the lock; any thread after a slice; a child in its own copy | threads that fork or are about to wait, and slices |
 ///
@@ -195,8 +195,13 @@ impl Tending {
     pub(super) fn sight(&self, way: ScanWay) -> Sight {
         match way {
             ScanWay::Ioctl => Sight::Told,
-            ScanWay::Entries => Sight::Remembered { forks: self.forks.fetch_max(1, Ordering::Relaxed).max(1) },
+            ScanWay::Entries => Sight::Remembered { forks: self.forks.load(Ordering::Relaxed) },
         }
+    }
+
+    /// Begins to count forks, since there are huge pages of which the kernel does not tell.
+    pub(super) fn count_forks(&self) {
+        self.forks.fetch_max(1, Ordering::Relaxed);
     }
 
     /// Notes that a fork is about to be made, or was: what is huge now may be split soon.
@@ -299,14 +304,13 @@ impl Tending {
         usize::try_from(left / self.price().max(1)).unwrap_or(usize::MAX).clamp(1, MOST_AT_ONCE)
     }
 
-    /// Returns how many pieces a deputy is sent for, at least one and at most `most`: as many as take it what a slice
-    /// may, twice.
-    pub(super) fn room_of_errand(&self, budget: Duration, most: usize) -> usize {
+    /// Returns how many pieces a deputy is sent for, at least one: as many as take it what a slice may, twice.
+    pub(super) fn room_of_errand(&self, budget: Duration) -> usize {
         let price = match self.beside.load(Ordering::Relaxed) {
             0 => CAUTIOUS,
             known => known,
         };
-        usize::try_from(nanos(budget).saturating_mul(2) / price).unwrap_or(most).clamp(1, most)
+        usize::try_from(nanos(budget).saturating_mul(2) / price).unwrap_or(MOST).clamp(1, MOST)
     }
 
     /// Notes that a piece took `taken` CPU nanoseconds.
@@ -483,7 +487,7 @@ mod tests {
     fn a_deputy_is_sent_for_as_many_pieces_as_take_it_two_slices() {
         let tending = Tending::default();
         let budget = Duration::from_millis(2);
-        let room = |budget| tending.room_of_errand(budget, MOST);
+        let room = |budget| tending.room_of_errand(budget);
         assert_eq!(room(budget), 4, "cautious");
         let took = |taken: u64, pieces: usize| tending.took_errand(taken, pieces);
         took(2 * 3_500_000, 2);

@@ -166,6 +166,11 @@ fn ask(run: Span) -> Result<(), Errno> {
     (0..ASK_AGAIN).fold(once(), |answer, _| if answer == Err(Errno::AGAIN) { once() } else { answer })
 }
 
+/// Asks for a huge page in place of the base pages of `piece`. Returns whether it is one.
+pub(super) fn makes(piece: Span) -> bool {
+    ask(piece).is_ok()
+}
+
 /// Asks for a huge page in place of the base pages of `piece`, as [`collapse_run`] does.
 pub(super) fn collapse(piece: Span, is_private: impl FnMut(Span) -> bool) -> Asked {
     let mut answer = Asked::Unfit;

@@ -1,12 +1,16 @@
 //! Before Linux 6.7 the kernel does not tell which pages are huge: what was made is remembered, and the rest is asked
 //! for again. What is gathered, and how, is the same.
 
-use palimpsest_fork::Stage;
+use std::time::Duration;
 
-use crate::common::gathering::{LEN, PIECE, by_deputies, filled, in_slices, needs_huge_pages, plan, to_the_end};
+use palimpsest_fork::{Stage, status};
+
+use crate::common::gathering::{
+    Child, LEN, PIECE, by_deputies, filled, in_slices, needs_huge_pages, plan, slices, to_the_end,
+};
 use crate::common::kernels::before_6_7;
 use crate::common::notified::{self, Call};
-use crate::common::{Memory, play, status_kb};
+use crate::common::{Memory, in_child, page, play, status_kb};
 use crate::{
     beside_a_child, later, oracle, piece_by_piece, unless_it_is_written_to, while_the_thread_goes_on, without_a_repair,
 };
@@ -42,6 +46,40 @@ fn what_is_gathered_too_slowly_is_frozen_unless_it_is_written_to() {
 #[test]
 fn what_a_child_has_split_is_whole_before_the_next_fork() {
     play_before_6_7("remembered::what_a_child_has_split_is_whole_before_the_next_fork", without_a_repair);
+}
+
+/// Fails on: what one child has split, and is taken for whole because nobody writes to it while the next one shows it.
+#[test]
+fn what_the_child_before_has_split_is_mended_once_the_next_is_gone() {
+    let name = "remembered::what_the_child_before_has_split_is_mended_once_the_next_is_gone";
+    play_before_6_7(name, || {
+        needs_huge_pages();
+        let memory = filled();
+        plan(&in_slices());
+        to_the_end(|_| ());
+        // A busy machine may use up the time for slices: one turn of many is enough.
+        let turn = (2..60).find(|turn| {
+            let child = Child::fork(|| memory.holds(0..page(), *turn - 1));
+            (0..LEN).step_by(PIECE).for_each(|start| memory.fill(start..start + page(), *turn));
+            child.end();
+            assert_eq!(memory.huge(), 0, "the kernel splits what is written beside a child");
+            // Slices get a part of this time.
+            std::thread::sleep(Duration::from_millis(400));
+            let child = Child::fork(|| memory.holds(0..page(), *turn));
+            slices(12);
+            child.end();
+            slices(40);
+            let is_whole = memory.huge() == LEN;
+            while memory.huge() < LEN {
+                std::thread::sleep(Duration::from_millis(20));
+                assert_eq!(in_child(|| 0), 0);
+                slices(50);
+            }
+            is_whole
+        });
+        assert!(turn.is_some(), "{:?}", status());
+        assert!((0..LEN).step_by(PIECE).all(|start| memory.holds(start..start + page(), turn.unwrap_or(0))));
+    });
 }
 
 /// Fails on: an errand after which nobody knows that its pieces are whole.
