@@ -7,7 +7,6 @@ use std::iter;
 use std::os::unix::ffi::OsStrExt;
 
 use palimpsest_numa::{Alone, Folder, Localized, NodeId, Pages, ProgramText, Reach, Sharing, TextOptions, Topology};
-use palimpsest_sys::Causes;
 use palimpsest_sys::seccomp::Calls;
 use palimpsest_sys::threads::child::{self, Child};
 
@@ -239,7 +238,7 @@ fn localize(value: &OsStr, origin: Origin, standard_error: Option<Noted>, filter
     };
     let options = TextOptions::new().node(local.node).sharing(sharing).pages(local.pages).reach(local.reach);
     match ProgramText::localize(&options) {
-        Err(error) => refuse(&Causes(&error).to_string()),
+        Err(error) => refuse(&error.causes().to_string()),
         Ok(text) => {
             if let Some(audience) = audience {
                 audience.tell(&text, local.node);
