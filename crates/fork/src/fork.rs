@@ -69,6 +69,8 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
     if !is_confined {
         in_children::before_fork();
     }
+    let note_fork = || registry::shared().into_iter().for_each(|shared| shared.tending.note_fork());
+    note_fork();
     let started = shared.map(|shared| Watch::start(shared.statistics.clean()));
     // SAFETY: (1).
     let forks = || unsafe { libc::fork() };
@@ -107,6 +109,8 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
     }
     // -1 is no process, and must not be taken for one.
     let Some(pid) = Pid::from_raw(child.max(0)) else { return Err(ForkError(last_errno())) };
+    // And behind it: see `engine::sight`.
+    note_fork();
     if !is_confined && let Some(shared) = registry::shared() {
         // A deputy that has ended counts as a process until it is waited for, and this program may never wait.
         let _ = shared.desk.is_busy();

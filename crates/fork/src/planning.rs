@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use palimpsest_sys::brief_file::BriefFile;
-use palimpsest_sys::pages::pagemap::{Pagemap, ScanWay};
+use palimpsest_sys::pages::pagemap::Pagemap;
 
 use crate::clock::{CpuMoment, WallMoment, nanos};
 use crate::engine::agenda::{Step, Terms, Where};
@@ -68,15 +68,15 @@ fn begin_checked(options: &Options, budget: Duration, checked: Checked) -> Resul
     let shared = locked.shared;
     note_home();
     let way = Pagemap::open_briefly()?.way();
-    let stopped = match (way, headroom.huge) {
-        (ScanWay::Ioctl, HugePages::Welcome) => why_no_list(&mut locked, options, budget)?,
+    let stopped = match headroom.huge {
+        HugePages::Welcome => why_no_list(&mut locked, options, budget)?,
         // Nothing is gathered anyway.
-        (ScanWay::Ioctl, HugePages::Unwanted) | (ScanWay::Entries, _) => None,
+        HugePages::Unwanted => None,
     };
     let wish = (if stopped.is_some() { Pages::Base } else { options.pages }, options.pays);
     if let Some(anonymous) = unseen(budget) {
         locked.ledger().begin_round(options.pays, headroom.huge, |_| Ok(())).map_err(FreezeError::from)?;
-        let step = locked.ledger().first_step(wish, way, Where::Everywhere);
+        let step = locked.ledger().first_step(wish, Where::Everywhere);
         if step != Step::Freeze && watcher == Watcher::None {
             let (pages, mappings) = (options.pages, headroom.mappings);
             locked.agenda().begin_unseen(anonymous, Terms { budget, extent: 0, pages, mappings, looked: 0, step });
@@ -96,7 +96,7 @@ fn begin_checked(options: &Options, budget: Duration, checked: Checked) -> Resul
     let (started, wall) = (CpuMoment::now(), WallMoment::now());
     let planned = played(&mut locked, options, Mode::Survey, |tables, agenda, done| {
         let looked = started.elapsed();
-        let step = tables.ledger().first_step(wish, done.way, Where::Planned);
+        let step = tables.ledger().first_step(wish, Where::Planned);
         if step == Step::Freeze {
             may_freeze?;
         }

@@ -20,8 +20,12 @@ use crate::error::FreezeError;
 use crate::hazards::{self, Watcher, Work};
 use crate::options::{self, OtherThreads};
 
-/// What a child that still maps the memory is taken to cost: it is left in peace for four times as long.
-const A_WHILE: Duration = Duration::from_millis(10);
+/// Returns what a child that still maps the memory, and has lived for so many nanoseconds, is taken to cost: it is left
+/// in peace for four times as long. That is a quarter of its life, ten seconds at most: to look at the memory all the
+/// time would use up the time for work on it.
+fn cost_of_child(life: u64) -> Duration {
+    Duration::from_nanos(life / 16).clamp(Duration::from_millis(10), Duration::from_millis(2500))
+}
 
 /// What a deputy takes for a piece, in CPU nanoseconds.
 const ERRAND: u64 = 500_000;
@@ -164,7 +168,7 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
     drop(locked);
     shared.tending.took((taken, owed), worked, tended);
     if matches!(tended, Tended::Later { .. }) {
-        shared.progress.put_off(A_WHILE);
+        shared.progress.put_off(cost_of_child(shared.tending.since_fork(WallMoment::now().nanos())));
     } else if is_shared {
         shared.progress.put_off(Duration::from_nanos(started.elapsed()));
     }
@@ -176,6 +180,13 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
 mod tests {
     use super::*;
     use crate::options::Errands::{Deputy, Own};
+
+    /// Fails on: a look each few milliseconds at the memory of a child that lives for hours.
+    #[test]
+    fn children_are_left_in_peace_for_a_part_of_their_lives() {
+        let millis = |life: u64| cost_of_child(life * 1_000_000).as_millis();
+        assert_eq!([0, 160, 1600, 3_600_000].map(millis), [10, 10, 100, 2500]);
+    }
 
     /// Fails on: a slice at a fork, which lengthens it, in place of one at the waits before and after it.
     #[test]

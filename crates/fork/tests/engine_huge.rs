@@ -9,7 +9,6 @@ use common::gathering::{self, Child, expects_huge_pages, filled, plan, to_the_en
 use common::{Memory, freeze, guarded, in_child, page, play, skip, slice, wait};
 use palimpsest_fork::{ExtentLen, Forked, Measure, Options, Pages, Pause, Pays, Stage, guard, status};
 use palimpsest_sys::memory::calls::in_memory;
-use palimpsest_sys::pages::pagemap::ScanWay;
 use palimpsest_sys::pages::vmas::{Detail, VmaFlags, Vmas};
 use palimpsest_sys::proc::thp;
 
@@ -25,13 +24,6 @@ fn needs_huge_pages() {
     let made = unsafe { libc::madvise(probe.at(0), PIECE, libc::MADV_COLLAPSE) } == 0;
     if !made || thp::enabled().is_ok_and(|when| when == thp::Anonymous::Never) {
         skip("no huge page can be had");
-    }
-}
-
-/// Ends the scenario if the kernel does not tell which pages are huge: what was split is not found then.
-fn needs_a_scan() {
-    if freeze(&Options::new().measure(Measure::Nothing)).way != ScanWay::Ioctl {
-        skip("a kernel before 6.7: without PAGEMAP_SCAN nobody sees which pages are huge");
     }
 }
 
@@ -94,7 +86,6 @@ fn what_is_written_to_becomes_huge_and_its_bytes_stay() {
 fn what_writes_beside_a_child_have_split_is_mended_once_the_child_is_gone() {
     play("what_writes_beside_a_child_have_split_is_mended_once_the_child_is_gone", || {
         needs_huge_pages();
-        needs_a_scan();
         let memory = frozen();
         assert!(forks_until(|| write(&memory, 0..8, 7), || memory.huge() == LEN).is_some());
         let (told, teller) = std::io::pipe().expect("a pipe");
@@ -131,7 +122,6 @@ fn what_writes_beside_a_child_have_split_is_mended_once_the_child_is_gone() {
 fn what_has_become_cold_is_frozen_again() {
     play("what_has_become_cold_is_frozen_again", || {
         needs_huge_pages();
-        needs_a_scan();
         // So little memory, and unmeasured, that the prices stay those of the table: a rest of 1893 forks on any
         // machine.
         let memory = Memory::unadvised(4 * PIECE);
@@ -269,7 +259,6 @@ fn needs_slices(tended: Option<By>) {
 fn between_forks_slices_make_huge_pages_and_mend_them() {
     play("between_forks_slices_make_huge_pages_and_mend_them", || {
         needs_huge_pages();
-        needs_a_scan();
         let memory = frozen_in_slices();
         let frozen = status();
         let mut turn = 0;
@@ -321,7 +310,6 @@ fn between_forks_slices_make_huge_pages_and_mend_them() {
 fn what_was_written_before_a_fork_waits_for_the_child() {
     play("what_was_written_before_a_fork_waits_for_the_child", || {
         needs_huge_pages();
-        needs_a_scan();
         let memory = frozen_in_slices();
         // Let it see what a clean fork takes first.
         (0..3).for_each(|_| assert_eq!(in_child(|| 0), 0));
@@ -464,9 +452,7 @@ fn what_was_not_written_to_since_a_fork_is_gathered_too() {
         let pause = Pause::Within(Duration::ZERO);
         let options =
             Options::new().measure(Measure::Nothing).pages(Pages::Gather).pays(Pays::Within(1500)).pause(pause);
-        if freeze(&options).way != ScanWay::Ioctl {
-            skip("a kernel before 6.7: without PAGEMAP_SCAN nobody sees which pages are huge");
-        }
+        freeze(&options);
         while palimpsest_fork::progress().stage == Stage::UnderWay {
             slice();
         }

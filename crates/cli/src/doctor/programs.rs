@@ -7,7 +7,6 @@ use std::process::{Command, Stdio};
 
 use palimpsest_sys::HUGE_PAGE;
 use palimpsest_sys::capabilities::{Capabilities, Feature, Lack, Standing, Verdict};
-use palimpsest_sys::pages::pagemap::ScanWay;
 use palimpsest_sys::proc::thp;
 use palimpsest_sys::seccomp;
 
@@ -86,18 +85,19 @@ fn told(success: bool, said: &str) -> Verdict {
 fn gather_lack(capabilities: &Capabilities, enabled: Option<thp::Anonymous>) -> Option<Lack> {
     let has_pieces = capabilities.machine.huge_page_size == Some(HUGE_PAGE);
     let is_off_here = capabilities.confinement.thp_disable != thp::ThpDisable::Off;
-    let (why, fix) = match (&capabilities.page_scan, enabled) {
-        (Ok(ScanWay::Entries) | Err(_), _) => ("this kernel has no PAGEMAP_SCAN", "use Linux 6.7 or later"),
-        (Ok(ScanWay::Ioctl), _) if !has_pieces => {
+    let (why, fix) = match enabled {
+        _ if !has_pieces => {
             ("huge pages have not 2 MiB here", "use a kernel with pages of 4 KiB and huge pages of 2 MiB")
         }
-        (Ok(ScanWay::Ioctl), Some(thp::Anonymous::Never) | None) => {
+        Some(thp::Anonymous::Never) | None => {
             ("huge pages are not wanted", "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled")
         }
-        (Ok(ScanWay::Ioctl), Some(_)) if is_off_here => {
+        Some(_) if is_off_here => {
             ("huge pages are switched off for this process", "start it without PR_SET_THP_DISABLE")
         }
-        (Ok(ScanWay::Ioctl), Some(thp::Anonymous::Always | thp::Anonymous::Madvise)) => return None,
+        Some(thp::Anonymous::Always | thp::Anonymous::Madvise) => {
+            return capabilities.anonymous_huge.as_ref().err().cloned();
+        }
     };
     Some(Lack { why: why.to_owned(), fix: fix.to_owned() })
 }
@@ -173,17 +173,19 @@ mod tests {
         machine.machine.huge_page_size = Some(HUGE_PAGE);
         machine.confinement.thp_disable = thp::ThpDisable::Off;
         let works = || Verdict::Works { how: "it forks".to_owned() };
-        let mut told = |way, enabled| {
-            machine.page_scan = way;
+        let mut told = |asked, enabled| {
+            machine.anonymous_huge = asked;
             with_threads(works(), gather_lack(&machine, enabled))
         };
+        let made = || Ok("made".to_owned());
         let how = "it forks; programs with threads are gathered".to_owned();
-        assert_eq!(told(Ok(ScanWay::Ioctl), Some(thp::Anonymous::Madvise)), Verdict::Works { how });
-        let old = told(Ok(ScanWay::Entries), Some(thp::Anonymous::Madvise));
-        assert!(matches!(&old, Verdict::Slower { why, fix } if why.contains("--threads") && fix.contains("6.7")));
-        let never = told(Ok(ScanWay::Ioctl), Some(thp::Anonymous::Never));
+        assert_eq!(told(made(), Some(thp::Anonymous::Madvise)), Verdict::Works { how });
+        let lack = Lack { why: "none is made".to_owned(), fix: "use Linux 6.1 or later".to_owned() };
+        let old = told(Err(lack), Some(thp::Anonymous::Madvise));
+        assert!(matches!(&old, Verdict::Slower { why, fix } if why.contains("--threads") && fix.contains("6.1")));
+        let never = told(made(), Some(thp::Anonymous::Never));
         assert!(matches!(&never, Verdict::Slower { fix, .. } if fix.starts_with("echo madvise")), "{never:?}");
-        machine.page_scan = Ok(ScanWay::Ioctl);
+        machine.anonymous_huge = made();
         let mut told = |size, thp_disable| {
             (machine.machine.huge_page_size, machine.confinement.thp_disable) = (size, thp_disable);
             with_threads(works(), gather_lack(&machine, Some(thp::Anonymous::Always)))

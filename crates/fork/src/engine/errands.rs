@@ -20,6 +20,7 @@ use palimpsest_sys::threads::deputy::Errand;
 
 use super::piece::PIECE;
 use super::registry::Shared;
+use super::sight::Sight;
 use crate::clock::{WallMoment, nanos};
 
 /// Who asks in one slice, and what came of it.
@@ -27,8 +28,9 @@ use crate::clock::{WallMoment, nanos};
 pub(crate) struct Sender {
     /// `None` if the thread itself asks.
     shared: Option<&'static Shared>,
-    /// What the last deputy was sent for.
+    /// What the last deputy was sent for; and what of it is known to be made.
     last: Span,
+    made: Span,
     /// Split pieces that it has mended.
     mended: usize,
     /// The processor time of deputies that is not accounted for, in nanoseconds.
@@ -48,6 +50,11 @@ impl Request {
     /// Asks for all pieces of a run, of which `split` are known to be split.
     pub(super) const fn all(run: Span, split: usize) -> Self {
         Self { run, asked: run.len() / PIECE, split }
+    }
+
+    /// Asks for `asked` pieces of a run that may be split. None counts as mended: most were whole.
+    pub(super) const fn again(run: Span, asked: usize) -> Self {
+        Self { run, asked, split: 0 }
     }
 
     /// Asks for the `split` pieces of a run that are split; the others are whole, and take the kernel no time.
@@ -80,23 +87,40 @@ pub(crate) fn take_answer(shared: &'static Shared) -> Option<Errand> {
 impl Sender {
     /// The thread itself asks.
     pub(crate) const fn own() -> Self {
-        Self { shared: None, last: Span::new(0, 0), mended: 0, spent: 0 }
+        Self { shared: None, last: Span::new(0, 0), made: Span::new(0, 0), mended: 0, spent: 0 }
     }
 
     /// Deputies ask. None may be at work.
     pub(crate) fn deputies(shared: &'static Shared) -> Self {
         let errand = take_answer(shared);
-        let (last, mended) = match errand {
-            Some(Errand { span, answer: Ok(()), .. }) => (span, shared.tending.errand()),
-            Some(Errand { span, answer: Err(_), .. }) if !shared.tending.was_late() => (span, 0),
-            Some(_) | None => (Span::default(), 0),
+        let none = Span::default();
+        let (last, made, mended) = match errand {
+            Some(Errand { span, answer: Ok(()), .. }) => (span, span, shared.tending.errand()),
+            Some(Errand { span, answer: Err(_), .. }) if !shared.tending.was_late() => (span, none, 0),
+            Some(_) | None => (none, none, 0),
         };
-        Self { shared: Some(shared), last, mended, spent: shared.tending.take_unbooked() }
+        Self { shared: Some(shared), last, made, mended, spent: shared.tending.take_unbooked() }
     }
 
     /// Returns the processor time of deputies since the last slice that asked, in nanoseconds.
     pub(crate) fn spent(&self) -> u64 {
         self.spent
+    }
+
+    /// Begins a look. Returns what the last deputy has made and no fork has met, where that is remembered.
+    pub(super) fn begin(&mut self, sight: Sight) -> Span {
+        if let (Some(shared), Sight::Remembered { forks }) = (self.shared, sight)
+            && shared.tending.begin_errand(forks) == forks
+        {
+            return self.made;
+        }
+        self.made = Span::default();
+        self.made
+    }
+
+    /// Whether the last deputy has made this piece, where that is remembered.
+    pub(super) fn has_made(&self, piece: Span) -> bool {
+        self.made.intersection(piece) == piece
     }
 
     /// Returns how many split pieces the last deputy has mended.
@@ -110,10 +134,10 @@ impl Sender {
     }
 
     /// Returns for how many pieces from this one on to ask at once, where the thread itself would ask for `own`, and
-    /// slices take `budget`.
-    pub(super) fn room(&self, piece: Span, own: usize, budget: Duration) -> usize {
+    /// slices take `budget`, and a deputy `most` at a time.
+    pub(super) fn room(&self, piece: Span, own: usize, budget: Duration, most: usize) -> usize {
         match self.shared {
-            Some(shared) if self.sends(piece) => shared.tending.room_of_errand(budget),
+            Some(shared) if self.sends(piece) => shared.tending.room_of_errand(budget, most),
             _ => own,
         }
     }
@@ -143,7 +167,7 @@ impl Sender {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::tending::Tending;
+    use crate::engine::tending::{MOST, Tending};
 
     /// Fails on: the time for some split pieces, divided by the whole ones between them, too: deputies would be sent
     /// for so many that they hold the lock of all mappings for much longer than a slice may.
@@ -153,8 +177,26 @@ mod tests {
         let room = |request: Request| {
             let tending = Tending::default();
             tending.took_errand(28_000_000, request.asked);
-            tending.room_of_errand(Duration::from_millis(2))
+            tending.room_of_errand(Duration::from_millis(2), MOST)
         };
         assert_eq!((room(Request::split(run, 8)), room(Request::all(run, 8))), (1, 8));
+        // Of what is asked for in case it is split, all took time, and none counts as mended.
+        assert_eq!((room(Request::again(run, 57)), Request::again(run, 57).split), (8, 0));
+    }
+
+    /// Fails on: what a deputy has made while a child was forked, and is taken for whole: the child shows it, too.
+    #[test]
+    fn what_a_deputy_has_made_is_known_unless_there_was_a_fork() {
+        let shared = crate::engine::registry::known().expect("memory");
+        let run = Span::new(PIECE, 3 * PIECE);
+        let begin = |forks| {
+            let mut sender = Sender { shared: Some(shared), last: run, made: run, ..Sender::own() };
+            let made = sender.begin(Sight::Remembered { forks });
+            assert_eq!(sender.has_made(Span::new(PIECE, 2 * PIECE)), !made.is_empty());
+            made
+        };
+        assert_eq!([5, 5, 7, 7].map(begin), [Span::default(), run, Span::default(), run]);
+        let mut sender = Sender { shared: Some(shared), last: run, made: run, ..Sender::own() };
+        assert!(sender.begin(Sight::Told).is_empty() && !sender.has_made(run), "the kernel tells");
     }
 }

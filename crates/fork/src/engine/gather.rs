@@ -25,6 +25,12 @@
 //!   read the same; of any other file it takes nothing.
 //! - A page is written to, for old kernels, only after another list ([`collapse_run`]).
 //!
+//! # Where the kernel does not tell which pages are huge
+//!
+//! Before Linux 6.7 [what was made is remembered](super::sight). A piece that was gathered before and may be split is
+//! asked for again, and not counted as split. Page tables show pages of zeros that were only read like shared ones, so
+//! that only what the process alone shows counts as populated.
+//!
 //! Pieces that a child still maps wait until it is gone: gathering would copy them, which takes memory that a plain
 //! fork does not.
 
@@ -40,12 +46,13 @@ use super::agenda::{Agenda, Gathered, Gathering, Where};
 use super::budget::Stopped;
 use super::errands::{Request, Sender, Sent};
 use super::huge::{Asked, suits};
-use super::mending::count;
+use super::mending::{count, is_whole};
 use super::piece::PIECE;
 use super::places::{Anew, Places, is_still_eligible};
 use super::registry::Shared;
+use super::sight::Sight;
 use super::tables::Tables;
-use super::tending::is_late;
+use super::tending::{MOST, is_late};
 use super::thawing::collapse_run;
 use super::window::Window;
 use crate::clock::{CpuMoment, WallMoment, nanos};
@@ -78,6 +85,9 @@ impl Gatherer<'_, '_> {
         let (mut bytes, mut worked, mut looks, mut window) = (0, 0, 0, Window::new());
         self.agenda.had_deputies(self.errands.spent());
         self.shared.progress.beside(self.agenda.beside());
+        let (sight, tables) = (self.shared.tending.sight(self.pagemap.way()), &mut *self.tables);
+        tables.ledger.hot.look_by(sight);
+        tables.ledger.hot.note_whole(self.errands.begin(sight));
         gathering.note_split(self.errands.mended());
         gathering.note_made(self.errands.mended());
         let outcome = loop {
@@ -183,7 +193,7 @@ impl Gatherer<'_, '_> {
         let (upto, waits, is_refused, is_sent) = (rest.start, false, false, false);
         let mut taken = Taken { upto, worked: 0, made: 0, mended: 0, split: 0, waits, is_refused, is_sent };
         let first = Span::new(rest.start, rest.start + PIECE);
-        for piece in rest.cut(PIECE).take(self.errands.room(first, own, self.agenda.budget)) {
+        for piece in rest.cut(PIECE).take(self.errands.room(first, own, self.agenda.budget, MOST)) {
             let found = self.look_at(piece, traits)?;
             if matches!(found, Found::Fit | Found::Split) {
                 run.end = piece.end;
@@ -203,7 +213,10 @@ impl Gatherer<'_, '_> {
             return Ok(taken);
         }
         // What was gathered before, and is not huge.
-        let split_in = |run: Span| run.cut(PIECE).filter(|piece| self.tables.ledger.hot.rests(*piece)).count();
+        let known_in = |run: Span| run.cut(PIECE).filter(|piece| self.tables.ledger.hot.rests(*piece)).count();
+        let is_told = self.tables.ledger.hot.sight() == Sight::Told;
+        // Of what is asked for again in case it is split, most may be whole.
+        let split_in = |run: Span| if is_told { known_in(run) } else { 0 };
         if self.errands.send(Request::all(run, split_in(run)), self.agenda.budget) != Sent::Nobody {
             taken.go_back_to(run.start);
             return Ok(Taken { is_sent: true, ..taken });
@@ -213,7 +226,7 @@ impl Gatherer<'_, '_> {
             run.end = run.start + own * PIECE;
             taken.go_back_to(run.end);
         }
-        let split = split_in(run);
+        let (split, known) = (split_in(run), known_in(run));
         let before = CpuMoment::now();
         let pagemap = self.pagemap;
         let is_huge = |piece| count(pagemap, piece, Wanted::Huge).is_ok_and(|bytes| bytes == PIECE);
@@ -232,8 +245,8 @@ impl Gatherer<'_, '_> {
         });
         let took = before.elapsed();
         let listing = anew.end()?;
-        // A failed call is quick, and does not tell how many were made.
-        if done == run.len() / PIECE {
+        // A failed call is quick, and does not tell how many were made; so is one for pieces that were whole.
+        if done == run.len() / PIECE && (is_told || known == 0) {
             self.shared.tending.took_piece(took.saturating_sub(listing) / done as u64);
         }
         if upto < run.end {
@@ -245,8 +258,9 @@ impl Gatherer<'_, '_> {
 
     /// Returns the state of a planned piece.
     fn look_at(&self, piece: Span, traits: Traits) -> Result<Found, PagemapError> {
-        let is_known = self.tables.ledger.hot.rests(piece);
-        let is_huge = count(self.pagemap, piece, Wanted::Huge)? == PIECE;
+        let hot = &self.tables.ledger.hot;
+        let (is_known, is_told) = (hot.rests(piece), hot.sight() == Sight::Told);
+        let is_huge = is_whole(self.pagemap, hot, piece)? || self.errands.has_made(piece);
         // Most pieces of a later pass: one call.
         if is_known && is_huge {
             return Ok(Found::Unfit);
@@ -265,7 +279,16 @@ impl Gatherer<'_, '_> {
         if is_huge {
             return Ok(Found::Huge);
         }
-        let is_shared = count(self.pagemap, piece, Wanted::Shared)? > populated / 2;
+        let shared = count(self.pagemap, piece, Wanted::Shared)?;
+        if !is_told && is_known && shared == populated {
+            // Nobody has written to it since the fork whose child shows it.
+            return Ok(Found::Unfit);
+        }
+        let is_shared = shared > populated / 2;
+        if !is_told && !is_shared && !suits(piece, populated - shared, traits) {
+            // Pages of zeros, which look shared.
+            return Ok(Found::Unfit);
+        }
         Ok(match (is_shared, is_known) {
             (false, false) => Found::Fit,
             (false, true) => Found::Split,

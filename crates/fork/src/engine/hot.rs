@@ -17,6 +17,8 @@ use std::ops::Range;
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::memory::vec::{Full, MappedVec};
 
+use super::sight::Sight;
+
 /// Most rounds for which a hot piece in base pages is left alone. Few, since rounds get rarer where they gain nothing.
 const MOST_REST: u64 = 8;
 /// Once this many pieces are hot, every other written piece counts as hot too.
@@ -35,6 +37,8 @@ pub(super) struct HotPiece {
     /// How many times it has become a huge page.
     turns: u32,
     state: State,
+    /// How many forks there were when it was last made whole, if the kernel does not tell whether it is.
+    made: u64,
 }
 
 /// The state of a hot piece, as far as it is known.
@@ -68,11 +72,47 @@ pub(super) struct HotPieces {
     /// Huge pages whose rest is over; and the fork at which there will be more of them.
     overdue: usize,
     next_overdue: u64,
+    sight: Sight,
 }
 
 impl HotPieces {
     pub(super) const fn new(all: MappedVec<HotPiece>) -> Self {
-        Self { all, round: 1, forks: 0, huge_rest: u64::MAX, resting: 0, huge: 0, overdue: 0, next_overdue: u64::MAX }
+        Self {
+            all,
+            round: 1,
+            forks: 0,
+            huge_rest: u64::MAX,
+            resting: 0,
+            huge: 0,
+            overdue: 0,
+            next_overdue: u64::MAX,
+            sight: Sight::Told,
+        }
+    }
+
+    /// Begins a look, which learns in this way which pieces are huge.
+    pub(super) const fn look_by(&mut self, sight: Sight) {
+        self.sight = sight;
+    }
+
+    /// Returns how this look learns which pieces are huge.
+    pub(super) const fn sight(&self) -> Sight {
+        self.sight
+    }
+
+    /// Whether a piece was made whole since the last fork, where that is remembered.
+    pub(super) fn is_as_made(&self, span: Span) -> bool {
+        let Sight::Remembered { forks } = self.sight else { return false };
+        let is_huge = |piece: &HotPiece| matches!(piece.state, State::Huge { .. });
+        self.place(span).is_ok_and(|place| is_huge(&self.all[place]) && self.all[place].made == forks)
+    }
+
+    /// Notes that all huge pages in `span` are whole.
+    pub(super) fn note_whole(&mut self, span: Span) {
+        let Sight::Remembered { forks } = self.sight else { return };
+        for place in self.in_span(span) {
+            self.all[place].made = forks;
+        }
     }
 
     /// Forgets all in a child whose parent was in the middle of it.
@@ -85,7 +125,7 @@ impl HotPieces {
     #[cfg(test)]
     pub(super) fn tear(&mut self, span: Span) {
         for _ in 0..2 {
-            let piece = HotPiece { span, found: 0, rest: 1, turns: 1, state: State::Gone };
+            let piece = HotPiece { span, found: 0, rest: 1, turns: 1, state: State::Gone, made: 0 };
             self.all.push(piece).expect("there is room");
         }
         self.huge = 2;
@@ -147,7 +187,7 @@ impl HotPieces {
         let round = self.round;
         let Ok(known) = self.known(span) else {
             let state = State::Frozen { since: 0 };
-            return self.add(HotPiece { span, found: round, rest: 2, turns: 0, state }).is_err();
+            return self.add(HotPiece { span, found: round, rest: 2, turns: 0, state, made: 0 }).is_err();
         };
         if matches!(known.state, State::Base { until } if until > round) {
             return true;
@@ -170,13 +210,15 @@ impl HotPieces {
     pub(super) fn note_huge(&mut self, span: Span) -> Result<(), Full> {
         if self.known(span).is_err() {
             let state = State::Frozen { since: 0 };
-            self.add(HotPiece { span, found: 0, rest: 1, turns: 0, state })?;
+            self.add(HotPiece { span, found: 0, rest: 1, turns: 0, state, made: 0 })?;
         }
         let Ok(place) = self.place(span) else { return Ok(()) };
         let before = self.all[place];
         let turns = (before.turns + 1).min(MOST_TURNS);
         let until = self.forks.saturating_add(self.rest_of(turns));
-        self.all[place] = HotPiece { span, found: 0, rest: 1, turns, state: State::Huge { until, mended_from: 0 } };
+        let state = State::Huge { until, mended_from: 0 };
+        self.all[place] = HotPiece { span, found: 0, rest: 1, turns, state, made: 0 };
+        self.note_whole(span);
         // Adjusts the counts: counting all anew takes too long where many become huge.
         let [(rested, was_huge, was_overdue), (rests, is_huge, is_overdue)] = [before, self.all[place]].map(|piece| {
             let is_huge = matches!(piece.state, State::Huge { .. });

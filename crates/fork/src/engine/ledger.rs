@@ -28,7 +28,6 @@
 
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::memory::vec::Full;
-use palimpsest_sys::pages::pagemap::ScanWay;
 
 use super::account::Account;
 use super::agenda::{Gathering, Step, Where};
@@ -314,10 +313,9 @@ impl Ledger {
     }
 
     /// Returns the first step of a freeze in slices.
-    pub(crate) fn first_step(&mut self, wish: (Pages, Pays), way: ScanWay, place: Where) -> Step {
+    pub(crate) fn first_step(&mut self, wish: (Pages, Pays), place: Where) -> Step {
         match wish {
-            // Only a scan finds what is split later.
-            (Pages::Gather, Pays::Within(forks)) if way == ScanWay::Ioctl && self.huge.is_open() => {
+            (Pages::Gather, Pays::Within(forks)) if self.huge.is_open() => {
                 if self.prices.is_better_huge(forks) {
                     return Step::Gather(Gathering::new(place));
                 }

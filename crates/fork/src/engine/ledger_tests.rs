@@ -257,16 +257,6 @@ fn what_grows_is_no_loss() {
     assert!(!period(0) && period(0), "the same for old memory is one");
 }
 
-/// Fails on: gathering where each piece looks split for ever.
-#[test]
-fn pieces_are_gathered_where_the_kernel_tells_which_pages_are_huge() {
-    let mut ledger = ledger(100, 50);
-    ledger.huge.begin(HugePages::Welcome);
-    let mut step = |way| ledger.first_step((Pages::Gather, Pays::Within(1500)), way, Where::Everywhere);
-    assert_eq!(step(ScanWay::Entries), Step::Freeze);
-    assert_eq!(step(ScanWay::Ioctl), Step::Gather(Gathering::new(Where::Everywhere)));
-}
-
 /// Fails on: what gathering took that is not learned; a price from a busy minute for which nothing is ever gathered
 /// again, and so none is learned; one that a plan halves twice.
 #[test]
@@ -275,7 +265,7 @@ fn gathering_that_was_too_dear_once_is_tried_again_after_some_plans() {
     ledger.huge.begin(HugePages::Welcome);
     let gathers = |ledger: &mut Ledger, place| {
         let wish = (Pages::Gather, Pays::Within(100));
-        ledger.first_step(wish, ScanWay::Ioctl, place) == Step::Gather(Gathering::new(place))
+        ledger.first_step(wish, place) == Step::Gather(Gathering::new(place))
     };
     assert!(gathers(&mut ledger, Where::Everywhere));
     // 40 ms a piece, a part of it by deputies, of which a fork is spared 33 µs.

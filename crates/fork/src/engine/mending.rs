@@ -10,19 +10,21 @@ use std::ops::{ControlFlow, Range};
 
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::pages::maps::Permissions;
-use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, ScanWay, Wanted};
+use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, Wanted};
 use palimpsest_sys::pages::vmas::{Label, Vma, VmaFlags};
 
 use super::agenda::MOST_SHARED;
 use super::budget::{Budget, Stopped};
 use super::errands::{Request, Sender, Sent};
+use super::hot::HotPieces;
 use super::huge::{Asked, fills};
 use super::ledger::{Amount, Ledger};
 use super::piece::PIECE;
 use super::places::{Anew, Places};
 use super::registry::Shared;
+use super::sight::Sight;
 use super::tables::Tables;
-use super::tending::{Tended, is_late};
+use super::tending::{MOST, Tended, is_late};
 use super::thawing::{collapse, collapse_run};
 use crate::clock::{CpuMoment, WallMoment, nanos};
 use crate::options::{Options, Pause};
@@ -105,13 +107,14 @@ pub(crate) struct Mender<'a, 't> {
 impl Mender<'_, '_> {
     /// Takes a slice. Returns how far it came, and how many pieces it mended.
     pub(crate) fn play(self) -> Result<(Tended, usize), PagemapError> {
-        let Self { tables, shared, options, pagemap, places, errands, started } = self;
+        let Self { tables, shared, options, pagemap, places, mut errands, started } = self;
         let tending = &shared.tending;
         let Pause::Within(time) = options.pause else { return Ok((Tended::Done, 0)) };
-        if pagemap.way() == ScanWay::Entries {
-            // The kernel does not tell which pages are huge: each would look split.
-            return Ok((Tended::Done, 0));
-        }
+        let sight = tending.sight(pagemap.way());
+        tables.ledger.hot.look_by(sight);
+        tables.ledger.hot.note_whole(errands.begin(sight));
+        // What is asked for again in case it is split is whole, mostly.
+        let most = if sight == Sight::Told { MOST } else { LONGEST };
         let mut at = tending.at();
         if at == 0 {
             tables.ledger.begin_pass(options.pays);
@@ -133,10 +136,14 @@ impl Mender<'_, '_> {
             }
             let own = tending.room(started.elapsed(), time);
             let is_for_deputy = errands.sends(piece);
-            let room = errands.room(piece, own, time);
+            let room = errands.room(piece, own, time, most);
             let (found, mut run, split) = split_run(tables, pagemap, (place, piece), room, is_for_deputy)?;
             if found == Found::Split && is_for_deputy {
-                if errands.send(Request::split(run, split), time) != Sent::Nobody {
+                let request = match sight {
+                    Sight::Told => Request::split(run, split),
+                    Sight::Remembered { .. } => Request::again(run, split),
+                };
+                if errands.send(request, time) != Sent::Nobody {
                     // The next slice looks at them again.
                     return Ok((Tended::More { at: run.start }, worked));
                 }
@@ -167,11 +174,12 @@ impl Mender<'_, '_> {
                         tried += 1;
                         mended += usize::from(treat_split(ledger, place, came) == Mended::Now);
                     });
-                    worked += mended;
+                    // What was asked for again was whole, mostly: no work that keeps a new plan waiting.
+                    worked += if sight == Sight::Told { mended } else { 0 };
                     // If there is no list, the piece is split still, and another slice comes.
                     let (took, listing) = (before.elapsed(), anew.end().unwrap_or(0));
-                    // A failed call is quick, and does not tell how many were mended.
-                    if mended == run.len() / PIECE {
+                    // A failed call is quick, and does not tell how many were mended; so is one for whole pieces.
+                    if mended == run.len() / PIECE && sight == Sight::Told {
                         tending.took_piece(took.saturating_sub(listing) / mended as u64);
                     }
                 }
@@ -263,6 +271,9 @@ fn treat_split(ledger: &mut Ledger, place: usize, came: Asked) -> Mended {
     match came {
         Asked::Made => {
             ledger.huge.made();
+            if let Some(piece) = ledger.hot.piece(place) {
+                ledger.hot.note_whole(piece);
+            }
             Mended::Now
         }
         Asked::Refused => {
@@ -314,6 +325,14 @@ impl Found {
     }
 }
 
+/// Whether a piece is one huge page. If that is remembered, one of which nothing is known counts as split.
+pub(super) fn is_whole(pagemap: &Pagemap, hot: &HotPieces, piece: Span) -> Result<bool, PagemapError> {
+    Ok(match hot.sight() {
+        Sight::Told => count(pagemap, piece, Wanted::Huge)? == PIECE,
+        Sight::Remembered { .. } => hot.is_as_made(piece) && count(pagemap, piece, Wanted::Written)? == PIECE,
+    })
+}
+
 /// Returns the bytes of wanted pages in a piece.
 pub(super) fn count(pagemap: &Pagemap, piece: Span, wanted: Wanted) -> Result<usize, PagemapError> {
     let mut bytes = 0;
@@ -326,14 +345,21 @@ pub(super) fn count(pagemap: &Pagemap, piece: Span, wanted: Wanted) -> Result<us
 
 fn look_at(tables: &Tables<'_>, pagemap: &Pagemap, place: usize) -> Result<Found, PagemapError> {
     match tables.ledger.hot.piece(place) {
-        Some(piece) => found(|wanted| count(pagemap, piece, wanted)),
+        Some(piece) => {
+            let hot = &tables.ledger.hot;
+            found(is_whole(pagemap, hot, piece)?, hot.sight(), |wanted| count(pagemap, piece, wanted))
+        }
         None => Ok(Found::Whole),
     }
 }
 
 /// Returns the state of a piece by the bytes of its pages, which `count` tells.
-fn found(count: impl Fn(Wanted) -> Result<usize, PagemapError>) -> Result<Found, PagemapError> {
-    if count(Wanted::Huge)? == PIECE {
+fn found(
+    is_whole: bool,
+    sight: Sight,
+    count: impl Fn(Wanted) -> Result<usize, PagemapError>,
+) -> Result<Found, PagemapError> {
+    if is_whole {
         return Ok(Found::Whole);
     }
     let populated = count(Wanted::Written)?;
@@ -343,8 +369,13 @@ fn found(count: impl Fn(Wanted) -> Result<usize, PagemapError>) -> Result<Found,
     if !fills(populated) {
         return Ok(Found::Sparse);
     }
+    let shared = count(Wanted::Shared)?;
+    if sight != Sight::Told && shared == populated {
+        // Nobody has written to it since the fork whose child shows it: if it was whole, it still is.
+        return Ok(Found::Whole);
+    }
     // A page or two may be shared by chance, such as one in a pipe.
-    let is_shared = count(Wanted::Shared)? > PIECE / 64;
+    let is_shared = shared > PIECE / 64;
     Ok(if is_shared { Found::Shared } else { Found::Split })
 }
 
@@ -371,7 +402,7 @@ mod tests {
                 let place = [Wanted::Huge, Wanted::Written, Wanted::Present, Wanted::Shared];
                 Ok(place.iter().position(|known| *known == wanted).map_or(0, |place| bytes[place]))
             };
-            found(told).expect("told")
+            found(bytes[0] == PIECE, Sight::Told, told).expect("told")
         };
         let page = 4096;
         assert_eq!(of([0, 0, 0, 0]), Found::Gone);
@@ -381,5 +412,11 @@ mod tests {
         assert_eq!(of([PIECE, PIECE, PIECE, PIECE]), Found::Whole, "whether a child shows it or not");
         assert_eq!(of([0, PIECE, PIECE, PIECE / 64]), Found::Split);
         assert_eq!(of([0, PIECE, PIECE, PIECE / 64 + page]), Found::Shared);
+        // Where it is remembered what is whole: nobody has written to it since the fork, or somebody has.
+        let seen = |shared: usize| {
+            let told = move |wanted| Ok(if wanted == Wanted::Shared { shared } else { PIECE });
+            found(false, Sight::Remembered { forks: 1 }, told).expect("told")
+        };
+        assert_eq!([PIECE, PIECE - page, 0].map(seen), [Found::Whole, Found::Shared, Found::Split]);
     }
 }

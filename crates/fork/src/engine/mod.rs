@@ -17,7 +17,7 @@
 //! | `tables`, `contents`, `frozen_map`, `origins` | what is known, outside the heap |
 //! | `ledger`, `hot`, `huge`, `account` | what pays and what is left alone; they never ask the kernel |
 //! | `agenda`, `pace`, `places`, `window` | the freeze in slices: what is left to do, how much fits, what is there now |
-//! | `records`, `prices`, `runs`, `piece`, `budget` | what they need; a piece is copied, and shown with what it had |
+//! | `records`, `prices`, `runs`, `piece`, `budget`, `sight` | what they need; a piece is copied, and shown with what it had; who tells which pieces are huge |
 //!
 //! Each module uses those below it and its neighbours in a row, in one direction. The phases of a round (`plan`,
 //! `repair`, `copy`) are structs over `&mut Tables`.
@@ -54,6 +54,7 @@ mod repair;
 pub(crate) mod round;
 mod runs;
 mod settle;
+mod sight;
 pub(crate) mod slice;
 mod statistics;
 mod subject;

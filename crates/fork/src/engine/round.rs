@@ -100,6 +100,7 @@ impl Round<'_, '_> {
     ///    requests.
     pub(crate) unsafe fn play(mut self, mode: Mode, _blocked: &Blocked) -> Result<Done, FreezeError> {
         let started = time::Instant::now();
+        self.tables.ledger.hot.look_by(self.shared.tending.sight(self.pagemap.way()));
         let result = self.inventory();
         // What is frozen already counts.
         let populated = self.tables.eligible_bytes() + self.shared.statistics.frozen_bytes();

@@ -10,7 +10,7 @@ use arrayvec::ArrayVec;
 use palimpsest_sys::memory::extent::FileId;
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::memory::traits::is_locked;
-use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, ScanWay, Wanted};
+use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, Wanted};
 use palimpsest_sys::pages::vmas::Vma;
 use palimpsest_sys::threads::own::Blocked;
 
@@ -23,6 +23,7 @@ use super::places::Places;
 use super::registry::Shared;
 use super::runs::PieceRuns;
 use super::settle::withdraw;
+use super::sight::Sight;
 use super::subject::Subject;
 use super::tables::Tables;
 use super::tending::Tended;
@@ -73,6 +74,7 @@ impl Tender<'_, '_> {
         if at == 0 {
             self.tables.ledger.begin_pass(self.options.pays);
         }
+        self.tables.ledger.hot.look_by(tending.sight(self.pagemap.way()));
         self.places.begin(&mut self.tables.vmas)?;
         let mut budget = Budget::new(tending.mappings());
         let (mut worked, mut made, mut in_a_row) = (0, 0, 0);
@@ -135,9 +137,7 @@ impl Tender<'_, '_> {
     /// Returns the next piece from `at` on that may need work. Searching takes time as well: searches at least one
     /// window.
     fn next(&self, at: usize, time: Duration) -> Result<Next, PagemapError> {
-        // Without a scan the kernel does not tell which pages are huge: each would look split.
-        let is_told = self.pagemap.way() == ScanWay::Ioctl;
-        let hot = self.tables.ledger.hot.next_huge(at).filter(|_| is_told);
+        let hot = self.tables.ledger.hot.next_huge(at);
         let mut from = at;
         let frozen = loop {
             let end = hot.map_or(usize::MAX, |(_, piece)| piece.start);
@@ -172,9 +172,10 @@ impl Tender<'_, '_> {
 
     fn mend(&mut self, place: usize) -> Result<Did, Stopped> {
         Ok(match mend(self.tables, self.pagemap, self.places, place)? {
-            Mended::Whole | Mended::Refused | Mended::LetGo => Did::Nothing,
             Mended::Shared => Did::Waits,
-            Mended::Now => Did::Work,
+            Mended::Now if self.tables.ledger.hot.sight() == Sight::Told => Did::Work,
+            // What was asked for again was whole, mostly.
+            Mended::Now | Mended::Whole | Mended::Refused | Mended::LetGo => Did::Nothing,
         })
     }
 

@@ -14,6 +14,9 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use palimpsest_sys::pages::pagemap::ScanWay;
+
+use super::sight::Sight;
 use crate::clock::nanos;
 use crate::options::Pause;
 
@@ -25,7 +28,7 @@ const MOST_AT_ONCE: usize = 16;
 /// the child, which takes memory that a plain fork does not. Fewer, if they take it long: it holds the lock of all
 /// mappings while it copies one, and takes it again before a thread that waits for it is awake. So a fork, or any other
 /// change of mappings, waits for a whole errand.
-const MOST: usize = 8;
+pub(super) const MOST: usize = 8;
 /// How many times its budget a slice may take in wall-clock time before it asks for another piece.
 const MOST_ON_THE_WALL: u64 = 4;
 /// Slices have done little in a pass if their work is worth at most one part in this many of the debt.
@@ -40,7 +43,8 @@ const CAUTIOUS: u64 = 1_000_000;
 /// | field | written by | read by |
 /// |---|---|---|
 /// | `forked` | a fork or the end of a freeze, under the lock of [`Shared`](super::registry::Shared) | the next fork |
-/// | `piece`, `waits`, `mappings`, `errand` | a slice or a round, under the lock | the same |
+/// | `piece`, `waits`, `mappings`, `errand`, `forks_at_errand` | a slice or a round, under the lock | the same |
+/// | `forks` | a fork, before and behind it; whoever first looks where the kernel does not tell | slices and rounds |
 /// | `unbooked`, `beside` | whoever takes a deputy's answer | the next slice that sends deputies |
 /// | `left`, `spent`, `worked`, `worked_in_pass`, `is_old`, `at` | a fork under the lock; any thread after a slice; a child in its own copy | threads that fork or are about to wait, and slices |
 ///
@@ -70,8 +74,11 @@ pub(crate) struct Tending {
     beside: AtomicU64,
     /// Mappings that this pass may add.
     mappings: AtomicUsize,
-    /// Split pieces that the last deputy was sent for.
+    /// Split pieces that the last deputy was sent for; and `forks` at that time.
     errand: AtomicUsize,
+    forks_at_errand: AtomicU64,
+    /// A number that grows with each fork; 0 as long as nobody needs it.
+    forks: AtomicU64,
     /// Deputies in a row that were not at work in time.
     late: AtomicUsize,
     /// Processor time of deputies that no slice has accounted for.
@@ -133,9 +140,14 @@ impl Tending {
         self.is_old.store(usize::from(self.at() != 0), Ordering::Relaxed);
     }
 
+    /// Returns how long before `now` the last fork was of which the ledger has learned, in nanoseconds.
+    pub(crate) fn since_fork(&self, now: u64) -> u64 {
+        now.saturating_sub(self.forked.load(Ordering::Relaxed))
+    }
+
     /// Whether the ledger has learned of a fork shortly before `now`.
     pub(crate) fn has_just_forked(&self, now: u64) -> bool {
-        now.saturating_sub(self.forked.load(Ordering::Relaxed)) < SHORTLY
+        self.since_fork(now) < SHORTLY
     }
 
     /// Whether there is something to do.
@@ -177,6 +189,29 @@ impl Tending {
     /// Returns what the end of a pass comes to.
     pub(super) fn end_of_pass(&self) -> Tended {
         if self.waits.swap(0, Ordering::Relaxed) != 0 { Tended::Later { at: 0 } } else { Tended::Done }
+    }
+
+    /// Returns how somebody who looks in this way learns which pieces are huge.
+    pub(super) fn sight(&self, way: ScanWay) -> Sight {
+        match way {
+            ScanWay::Ioctl => Sight::Told,
+            ScanWay::Entries => Sight::Remembered { forks: self.forks.fetch_max(1, Ordering::Relaxed).max(1) },
+        }
+    }
+
+    /// Notes that a fork is about to be made, or was: what is huge now may be split soon.
+    #[inline]
+    pub(crate) fn note_fork(&self) {
+        // Written only where it is read.
+        if self.forks.load(Ordering::Relaxed) != 0 {
+            self.forks.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that a deputy may be sent while there were so many forks. Returns how many there were when the last one
+    /// was.
+    pub(super) fn begin_errand(&self, forks: u64) -> u64 {
+        self.forks_at_errand.swap(forks, Ordering::Relaxed)
     }
 
     /// Notes that a deputy was sent for `split` pieces that are split, for which the thread has slept: `waited`
@@ -264,13 +299,14 @@ impl Tending {
         usize::try_from(left / self.price().max(1)).unwrap_or(usize::MAX).clamp(1, MOST_AT_ONCE)
     }
 
-    /// Returns how many pieces a deputy is sent for, at least one: as many as take it what a slice may, twice.
-    pub(super) fn room_of_errand(&self, budget: Duration) -> usize {
+    /// Returns how many pieces a deputy is sent for, at least one and at most `most`: as many as take it what a slice
+    /// may, twice.
+    pub(super) fn room_of_errand(&self, budget: Duration, most: usize) -> usize {
         let price = match self.beside.load(Ordering::Relaxed) {
             0 => CAUTIOUS,
             known => known,
         };
-        usize::try_from(nanos(budget).saturating_mul(2) / price).unwrap_or(MOST).clamp(1, MOST)
+        usize::try_from(nanos(budget).saturating_mul(2) / price).unwrap_or(most).clamp(1, most)
     }
 
     /// Notes that a piece took `taken` CPU nanoseconds.
@@ -447,14 +483,15 @@ mod tests {
     fn a_deputy_is_sent_for_as_many_pieces_as_take_it_two_slices() {
         let tending = Tending::default();
         let budget = Duration::from_millis(2);
-        assert_eq!(tending.room_of_errand(budget), 4, "cautious");
+        let room = |budget| tending.room_of_errand(budget, MOST);
+        assert_eq!(room(budget), 4, "cautious");
         let took = |taken: u64, pieces: usize| tending.took_errand(taken, pieces);
         took(2 * 3_500_000, 2);
-        assert_eq!((tending.room_of_errand(budget), tending.room_of_errand(Duration::ZERO)), (1, 1));
+        assert_eq!((room(budget), room(Duration::ZERO)), (1, 1));
         (0..60).for_each(|_| took(0, 4));
-        assert_eq!(tending.room_of_errand(budget), 1, "nobody knows what it took");
+        assert_eq!(room(budget), 1, "nobody knows what it took");
         (0..60).for_each(|_| took(4 * 300_000, 4));
-        assert_eq!(tending.room_of_errand(budget), MOST);
+        assert_eq!(room(budget), MOST);
         assert_eq!(tending.room(0, budget), 4, "the thread's own pieces are another matter");
     }
 }

@@ -55,17 +55,17 @@ pub(crate) struct Headroom {
 pub(crate) enum HugePages {
     /// Nobody has forbidden it.
     Welcome,
-    /// The administrator or the program wants none, or their size is not a piece's.
+    /// The administrator or the program wants none, their size is not a piece's, or the kernel makes none on request.
     Unwanted,
 }
 
 impl HugePages {
-    /// Reads what `/sys` and this process say. The kernel's `MADV_COLLAPSE` ignores `never`; we do not.
+    /// Reads what `/sys`, this process and the kernel say. The kernel's `MADV_COLLAPSE` ignores `never`; we do not.
     fn as_told() -> Self {
         let is_known = thp::hpage_pmd_size().is_ok_and(|len| len == HUGE_PAGE);
         let is_allowed = thp::enabled().is_ok_and(|when| when != thp::Anonymous::Never)
             && thp::disabled_here() == thp::ThpDisable::Off;
-        if is_known && is_allowed { Self::Welcome } else { Self::Unwanted }
+        if is_known && is_allowed && thp::can_collapse() { Self::Welcome } else { Self::Unwanted }
     }
 }
 

@@ -6,7 +6,6 @@ use std::time::Duration;
 use palimpsest_fork::{
     Basis, Errands, Forked, Measure, Options, Pages, Pause, Pays, Progress, Report, Stage, progress,
 };
-use palimpsest_sys::pages::pagemap::{Pagemap, ScanWay};
 use palimpsest_sys::proc::thp;
 
 use super::{Memory, freeze, skip, slice, wait};
@@ -56,9 +55,6 @@ pub(crate) fn expects_huge_pages() {
 /// Ends the scenario if nothing can be gathered.
 pub(crate) fn needs_huge_pages() {
     expects_huge_pages();
-    if Pagemap::open().expect("/proc").way() != ScanWay::Ioctl {
-        skip("a kernel before 6.7: without PAGEMAP_SCAN nobody sees which pages are huge");
-    }
     let probe = Memory::unadvised(8 << 20);
     probe.fill(0..PIECE, 0);
     // SAFETY: a collapse keeps contents.

@@ -2,17 +2,22 @@
 
 use std::env;
 
-/// Which kernel scenarios are to find: `6.7`, which tells of no mapping alone.
+/// Which kernel scenarios are to find: `6.7`, which tells of no mapping alone; or `6.1`, which does not tell either
+/// which pages are huge.
 const KERNEL: &str = "PALIMPSEST_FORK_KERNEL";
 
 /// `PROCMAP_QUERY` of `include/uapi/linux/fs.h`.
 const PROCMAP_QUERY: usize = 0xc068_6611;
 
+/// `PAGEMAP_SCAN` of the same file.
+const PAGEMAP_SCAN: usize = 0xc060_6610;
+
 /// Shows the kernel that the environment asks for.
 pub(crate) fn show_wanted() {
     match env::var(KERNEL).as_deref() {
+        Ok("6.1") => before_6_7(),
         Ok("6.7") => before_6_11(),
-        Ok(other) => panic!("{KERNEL}={other}: only 6.7 can be shown"),
+        Ok(other) => panic!("{KERNEL}={other}: only 6.1 and 6.7 can be shown"),
         Err(_) => {}
     }
 }
@@ -20,6 +25,12 @@ pub(crate) fn show_wanted() {
 /// Takes `PROCMAP_QUERY` from this thread and from those that it makes.
 pub(crate) fn before_6_11() {
     refuse(libc::SYS_ioctl, 1, PROCMAP_QUERY, libc::ENOTTY);
+}
+
+/// Takes `PAGEMAP_SCAN` and `PROCMAP_QUERY` from this thread and from those that it makes.
+pub(crate) fn before_6_7() {
+    before_6_11();
+    refuse(libc::SYS_ioctl, 1, PAGEMAP_SCAN, libc::ENOTTY);
 }
 
 /// Makes the kernel answer `errno` to the call `number` with `value` as an argument, counted from 0.

@@ -6,6 +6,7 @@
 mod common;
 mod listed;
 mod oracle;
+mod remembered;
 mod threads;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,39 +23,41 @@ use palimpsest_fork::{OtherThreads, Pause, Pays, Stage, progress, status};
 /// Fails on: a slice that makes more than fits; a piece that is copied elsewhere; one that is frozen as well.
 #[test]
 fn piece_by_piece_memory_becomes_huge_where_it_is_and_what_is_written_between_stays() {
-    play("piece_by_piece_memory_becomes_huge_where_it_is_and_what_is_written_between_stays", || {
-        needs_huge_pages();
-        let memory = filled();
-        let mappings = memory.mappings();
-        let mut report = plan(&in_slices());
-        let mut salts = vec![1_u64; LEN / page()];
-        let mut huge = 0;
-        let done = to_the_end(|number| {
-            let now = memory.huge();
-            assert!(now <= huge + PIECE, "more than one piece in a slice");
-            huge = now;
-            for index in [number * 37, number * 512, number * 512 + 511] {
-                let index = index % salts.len();
-                salts[index] = number as u64 + 2;
-                memory.fill(index * page()..(index + 1) * page(), salts[index]);
-            }
-        });
-        assert_eq!((done.stage, memory.huge(), memory.mappings()), (Stage::Done, LEN, mappings));
-        assert!(memory.is_anonymous() && done.gathered_bytes >= LEN, "{done:?}");
-        assert!(status().hot_pieces >= LEN / PIECE, "{:?}", status());
-        let is_right = || {
-            let mut pages = salts.iter().enumerate();
-            pages.all(|(index, salt)| memory.holds(index * page()..(index + 1) * page(), *salt))
-        };
-        assert!(is_right());
-        assert_eq!(in_child(|| i32::from(!is_right())), 0);
-        report.update();
-        says_what_it_took(&report, done);
-        // It is the program's memory as ever: discarded by an unguarded call, it reads as zeros. SAFETY: the scenario's
-        // own memory.
-        assert_eq!(unsafe { libc::madvise(memory.at(3 * PIECE), PIECE, libc::MADV_DONTNEED) }, 0);
-        assert!(memory.is_zero(3 * PIECE..4 * PIECE));
+    play("piece_by_piece_memory_becomes_huge_where_it_is_and_what_is_written_between_stays", piece_by_piece);
+}
+
+pub(crate) fn piece_by_piece() {
+    needs_huge_pages();
+    let memory = filled();
+    let mappings = memory.mappings();
+    let mut report = plan(&in_slices());
+    let mut salts = vec![1_u64; LEN / page()];
+    let mut huge = 0;
+    let done = to_the_end(|number| {
+        let now = memory.huge();
+        assert!(now <= huge + PIECE, "more than one piece in a slice");
+        huge = now;
+        for index in [number * 37, number * 512, number * 512 + 511] {
+            let index = index % salts.len();
+            salts[index] = number as u64 + 2;
+            memory.fill(index * page()..(index + 1) * page(), salts[index]);
+        }
     });
+    assert_eq!((done.stage, memory.huge(), memory.mappings()), (Stage::Done, LEN, mappings));
+    assert!(memory.is_anonymous() && done.gathered_bytes >= LEN, "{done:?}");
+    assert!(status().hot_pieces >= LEN / PIECE, "{:?}", status());
+    let is_right = || {
+        let mut pages = salts.iter().enumerate();
+        pages.all(|(index, salt)| memory.holds(index * page()..(index + 1) * page(), *salt))
+    };
+    assert!(is_right());
+    assert_eq!(in_child(|| i32::from(!is_right())), 0);
+    report.update();
+    says_what_it_took(&report, done);
+    // It is the program's memory as ever: discarded by an unguarded call, it reads as zeros. SAFETY: the scenario's
+    // own memory.
+    assert_eq!(unsafe { libc::madvise(memory.at(3 * PIECE), PIECE, libc::MADV_DONTNEED) }, 0);
+    assert!(memory.is_zero(3 * PIECE..4 * PIECE));
 }
 
 /// Fails on: making huge pages at each fork of a program that never waits; taking the time before the first fork for a
@@ -85,27 +88,29 @@ fn who_forks_again_and_again_without_waiting_has_all_frozen() {
 /// Fails on: copying pages that a child still maps; waiting for a child in vain for ever.
 #[test]
 fn what_a_child_shows_waits_until_it_is_gone() {
-    play("what_a_child_shows_waits_until_it_is_gone", || {
-        needs_huge_pages();
-        let memory = filled();
-        plan(&in_slices());
-        let child = Child::fork(|| memory.holds(0..LEN, 1));
-        let before = memory.huge();
-        let rss = status_kb("RssAnon");
-        slices(40);
-        assert_eq!(memory.huge(), before, "the child shows these pages, too");
-        assert!(status_kb("RssAnon") <= rss + 1024 && memory.is_anonymous());
-        // Looked at again if others had the CPU for the rest; on a slow machine slices come at forks only.
-        let is_put_off = |_| {
-            slice();
-            palimpsest_fork::next_slice().is_none_or(|rest| !rest.is_zero())
-        };
-        assert!((0..300).any(is_put_off), "it is waited for ever more seldom");
-        child.end();
-        let done = to_the_end(|_| ());
-        assert_eq!((done.stage, memory.huge()), (Stage::Done, LEN));
-        assert!(memory.holds(0..LEN, 1));
-    });
+    play("what_a_child_shows_waits_until_it_is_gone", beside_a_child);
+}
+
+pub(crate) fn beside_a_child() {
+    needs_huge_pages();
+    let memory = filled();
+    plan(&in_slices());
+    let child = Child::fork(|| memory.holds(0..LEN, 1));
+    let before = memory.huge();
+    let rss = status_kb("RssAnon");
+    slices(40);
+    assert_eq!(memory.huge(), before, "the child shows these pages, too");
+    assert!(status_kb("RssAnon") <= rss + 1024 && memory.is_anonymous());
+    // Looked at again if others had the CPU for the rest; on a slow machine slices come at forks only.
+    let is_put_off = |_| {
+        slice();
+        palimpsest_fork::next_slice().is_none_or(|rest| !rest.is_zero())
+    };
+    assert!((0..300).any(is_put_off), "it is waited for ever more seldom");
+    child.end();
+    let done = to_the_end(|_| ());
+    assert_eq!((done.stage, memory.huge()), (Stage::Done, LEN));
+    assert!(memory.holds(0..LEN, 1));
 }
 
 /// Fails on: forks beside a child that stays, which find nothing to do for ever.
@@ -129,30 +134,32 @@ fn what_a_child_shows_from_fork_to_fork_is_frozen() {
 /// Fails on: waiting for one child after the other, and gathering a piece in between; freezing what is written to.
 #[test]
 fn what_is_gathered_too_slowly_beside_children_is_frozen_unless_it_is_written_to() {
-    play("what_is_gathered_too_slowly_beside_children_is_frozen_unless_it_is_written_to", || {
-        needs_huge_pages();
-        for writes in [true, false] {
-            let memory = filled();
-            plan(&in_slices());
-            for _ in 0..5 {
-                let child = Child::fork(|| memory.holds(0..LEN, 1));
-                let before = memory.huge();
-                if writes {
-                    (0..LEN).step_by(PIECE).for_each(|start| memory.fill(start..start + page(), 1));
-                }
-                slices(20);
-                child.end();
-                assert!(memory.huge() <= before || !memory.is_anonymous(), "the child shows these pages, too");
-                slice();
+    play("what_is_gathered_too_slowly_beside_children_is_frozen_unless_it_is_written_to", unless_it_is_written_to);
+}
+
+pub(crate) fn unless_it_is_written_to() {
+    needs_huge_pages();
+    for writes in [true, false] {
+        let memory = filled();
+        plan(&in_slices());
+        for _ in 0..5 {
+            let child = Child::fork(|| memory.holds(0..LEN, 1));
+            let before = memory.huge();
+            if writes {
+                (0..LEN).step_by(PIECE).for_each(|start| memory.fill(start..start + page(), 1));
             }
-            assert_eq!(memory.is_anonymous(), writes, "{:?}", progress());
-            let done = to_the_end(|_| ());
-            assert_eq!((done.frozen_bytes >= LEN / 2, memory.huge() == LEN), (!writes, writes), "{done:?}");
-            assert!(memory.holds(0..LEN, 1));
-            // SAFETY: the scenario's own memory, which nobody uses any more.
-            assert_eq!(unsafe { libc::munmap(memory.at(0), memory.len) }, 0);
+            slices(20);
+            child.end();
+            assert!(memory.huge() <= before || !memory.is_anonymous(), "the child shows these pages, too");
+            slice();
         }
-    });
+        assert_eq!(memory.is_anonymous(), writes, "{:?}", progress());
+        let done = to_the_end(|_| ());
+        assert_eq!((done.frozen_bytes >= LEN / 2, memory.huge() == LEN), (!writes, writes), "{done:?}");
+        assert!(memory.holds(0..LEN, 1));
+        // SAFETY: the scenario's own memory, which nobody uses any more.
+        assert_eq!(unsafe { libc::munmap(memory.at(0), memory.len) }, 0);
+    }
 }
 
 /// Fails on: filling up a sparse piece; freezing a huge page with what is left.
@@ -195,50 +202,52 @@ fn who_forks_often_enough_has_all_frozen() {
 /// mending beside a child.
 #[test]
 fn what_a_child_has_split_is_whole_before_the_next_fork_without_a_repair() {
-    play("what_a_child_has_split_is_whole_before_the_next_fork_without_a_repair", || {
-        needs_huge_pages();
-        let memory = filled();
-        plan(&in_slices());
-        let is_slow = palimpsest_fork::next_slice().is_none();
-        to_the_end(|_| ());
-        assert_eq!(in_child(|| 0), 0);
-        // A twentieth of it is more than slices take that find nothing but a child.
-        std::thread::sleep(Duration::from_secs(2));
-        for turn in 2..6 {
-            let child = Child::fork(|| memory.holds(0..page(), turn - 1));
-            (0..LEN).step_by(PIECE).for_each(|start| memory.fill(start..start + page(), turn));
-            if turn == 2 {
-                slices(3);
-                assert!(palimpsest_fork::next_slice().is_some() || is_slow, "the child is waited for");
-            }
-            assert_eq!(memory.huge(), 0, "the kernel splits what is written beside a child");
-            // Slices get a part of the time between forks.
-            std::thread::sleep(Duration::from_millis(40));
-            slices(20);
-            assert_eq!(memory.huge(), 0, "the child shows these pages");
-            child.end();
-            let huge = mend_one_by_one(&memory);
-            // Nobody forks meanwhile. On a slow machine slices are taken at forks only, or their time is over.
-            let has_time = turn == 2 && palimpsest_fork::next_slice().is_some();
-            assert!(!has_time || huge == LEN, "slices go round in circles: {huge} bytes are huge");
-            // On a slow machine, slices may need another fork for as much time as that takes.
-            let forks = (0..3000).find(|_| {
-                // Not asked whether one is due: on a slow machine they are taken at forks only.
-                slices(50);
-                let is_whole = memory.huge() == LEN;
-                if !is_whole {
-                    std::thread::sleep(Duration::from_millis(20));
-                    assert_eq!(in_child(|| 0), 0);
-                }
-                is_whole
-            });
-            assert!(forks.is_some(), "{} bytes are huge: {:?}", memory.huge(), status());
-            assert!((0..LEN).step_by(PIECE).all(|start| memory.holds(start..start + page(), turn)));
+    play("what_a_child_has_split_is_whole_before_the_next_fork_without_a_repair", without_a_repair);
+}
+
+pub(crate) fn without_a_repair() {
+    needs_huge_pages();
+    let memory = filled();
+    plan(&in_slices());
+    let is_slow = palimpsest_fork::next_slice().is_none();
+    to_the_end(|_| ());
+    assert_eq!(in_child(|| 0), 0);
+    // A twentieth of it is more than slices take that find nothing but a child.
+    std::thread::sleep(Duration::from_secs(2));
+    for turn in 2..6 {
+        let child = Child::fork(|| memory.holds(0..page(), turn - 1));
+        (0..LEN).step_by(PIECE).for_each(|start| memory.fill(start..start + page(), turn));
+        if turn == 2 {
+            slices(3);
+            assert!(palimpsest_fork::next_slice().is_some() || is_slow, "the child is waited for");
         }
-        // By measured times a repair may be due before slices have done their work.
-        println!("{} repairs", status().repairs);
-        assert_eq!(status().frozen_bytes, 0, "{:?}", status());
-    });
+        assert_eq!(memory.huge(), 0, "the kernel splits what is written beside a child");
+        // Slices get a part of the time between forks.
+        std::thread::sleep(Duration::from_millis(40));
+        slices(20);
+        assert_eq!(memory.huge(), 0, "the child shows these pages");
+        child.end();
+        let huge = mend_one_by_one(&memory);
+        // Nobody forks meanwhile. On a slow machine slices are taken at forks only, or their time is over.
+        let has_time = turn == 2 && palimpsest_fork::next_slice().is_some();
+        assert!(!has_time || huge == LEN, "slices go round in circles: {huge} bytes are huge");
+        // On a slow machine, slices may need another fork for as much time as that takes.
+        let forks = (0..3000).find(|_| {
+            // Not asked whether one is due: on a slow machine they are taken at forks only.
+            slices(50);
+            let is_whole = memory.huge() == LEN;
+            if !is_whole {
+                std::thread::sleep(Duration::from_millis(20));
+                assert_eq!(in_child(|| 0), 0);
+            }
+            is_whole
+        });
+        assert!(forks.is_some(), "{} bytes are huge: {:?}", memory.huge(), status());
+        assert!((0..LEN).step_by(PIECE).all(|start| memory.holds(start..start + page(), turn)));
+    }
+    // By measured times a repair may be due before slices have done their work.
+    println!("{} repairs", status().repairs);
+    assert_eq!(status().frozen_bytes, 0, "{:?}", status());
 }
 
 /// Takes more slices than a few passes over the memory need. Each mends one piece at most. Returns what is huge then.
@@ -280,44 +289,46 @@ fn what_was_split_since_is_mended_piece_by_piece_by_a_new_plan_too() {
 /// sent beside a child.
 #[test]
 fn deputies_gather_and_mend_while_the_thread_goes_on() {
-    play("deputies_gather_and_mend_while_the_thread_goes_on", || {
-        needs_huge_pages();
-        let memory = filled();
-        let mut report = plan(&by_deputies());
-        // In the interval before its first fork nothing is known of how the program waits.
-        slice();
-        // Whether it has ended or not, nobody has waited for it.
-        assert_eq!(children(), 1, "one deputy at work");
-        slice();
-        assert_eq!(in_child(|| i32::from(children() > 0 || !memory.holds(0..LEN, 1))), 0, "its parent's deputy");
+    play("deputies_gather_and_mend_while_the_thread_goes_on", while_the_thread_goes_on);
+}
+
+pub(crate) fn while_the_thread_goes_on() {
+    needs_huge_pages();
+    let memory = filled();
+    let mut report = plan(&by_deputies());
+    // In the interval before its first fork nothing is known of how the program waits.
+    slice();
+    // Whether it has ended or not, nobody has waited for it.
+    assert_eq!(children(), 1, "one deputy at work");
+    slice();
+    assert_eq!(in_child(|| i32::from(children() > 0 || !memory.holds(0..LEN, 1))), 0, "its parent's deputy");
+    palimpsest_fork::dismiss_deputy();
+    assert_eq!(children(), 0);
+    let done = to_the_end(|_| palimpsest_fork::dismiss_deputy());
+    assert_eq!((done.stage, memory.huge(), done.gathered_bytes >= LEN), (Stage::Done, LEN, true), "{done:?}");
+    assert!(memory.is_anonymous() && memory.holds(0..LEN, 1));
+    report.update();
+    says_what_it_took(&report, done);
+    assert!(!done.beside.is_zero() && report.to_string().contains("; deputies took "), "{report}");
+    std::thread::sleep(Duration::from_millis(200));
+    let child = Child::fork(|| memory.holds(0..page(), 1));
+    (0..LEN).step_by(PIECE).for_each(|start| memory.fill(start..start + page(), 2));
+    slices(20);
+    assert_eq!((memory.huge(), children()), (0, 1), "nothing is mended beside a child");
+    child.end();
+    let turns = (0..3000).find(|_| {
+        slices(50);
         palimpsest_fork::dismiss_deputy();
-        assert_eq!(children(), 0);
-        let done = to_the_end(|_| palimpsest_fork::dismiss_deputy());
-        assert_eq!((done.stage, memory.huge(), done.gathered_bytes >= LEN), (Stage::Done, LEN, true), "{done:?}");
-        assert!(memory.is_anonymous() && memory.holds(0..LEN, 1));
-        report.update();
-        says_what_it_took(&report, done);
-        assert!(!done.beside.is_zero() && report.to_string().contains("; deputies took "), "{report}");
-        std::thread::sleep(Duration::from_millis(200));
-        let child = Child::fork(|| memory.holds(0..page(), 1));
-        (0..LEN).step_by(PIECE).for_each(|start| memory.fill(start..start + page(), 2));
-        slices(20);
-        assert_eq!((memory.huge(), children()), (0, 1), "nothing is mended beside a child");
-        child.end();
-        let turns = (0..3000).find(|_| {
-            slices(50);
-            palimpsest_fork::dismiss_deputy();
-            let is_whole = memory.huge() == LEN;
-            if !is_whole {
-                std::thread::sleep(Duration::from_millis(20));
-                assert_eq!(in_child(|| 0), 0);
-            }
-            is_whole
-        });
-        assert!(turns.is_some(), "{} bytes are huge: {:?}", memory.huge(), status());
-        assert!((0..LEN).step_by(PIECE).all(|start| memory.holds(start..start + page(), 2)));
-        assert_eq!((children(), status().frozen_bytes), (0, 0), "{:?}", status());
+        let is_whole = memory.huge() == LEN;
+        if !is_whole {
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!(in_child(|| 0), 0);
+        }
+        is_whole
     });
+    assert!(turns.is_some(), "{} bytes are huge: {:?}", memory.huge(), status());
+    assert!((0..LEN).step_by(PIECE).all(|start| memory.holds(start..start + page(), 2)));
+    assert_eq!((children(), status().frozen_bytes), (0, 0), "{:?}", status());
 }
 
 /// Fails on: a fork that leaves all to slices at waits, and the program has time for none of them.
@@ -344,30 +355,32 @@ fn who_is_never_idle_is_mended_at_forks() {
 /// Fails on: an errand for each split piece between whole ones.
 #[test]
 fn one_errand_reaches_over_what_is_whole() {
-    play("one_errand_reaches_over_what_is_whole", || {
-        needs_huge_pages();
-        let memory = filled();
-        // Eight pieces take a deputy less than this.
-        plan(&by_deputies().pause(Pause::Within(Duration::from_secs(1))));
-        to_the_end(|_| palimpsest_fork::dismiss_deputy());
-        // A deputy may fail, and a pass may begin in the middle: one turn of many is enough.
-        let turn = (2..300).find(|turn| {
-            // So that there is time for slices before the next fork.
-            std::thread::sleep(Duration::from_millis(50));
-            let child = Child::fork(|| memory.holds(0..page(), *turn - 1));
-            (0..LEN).step_by(2 * PIECE).for_each(|start| memory.fill(start..start + page(), *turn));
-            child.end();
-            let before = memory.huge();
-            let mut steps = (0..50).map(|_| {
-                slice();
-                palimpsest_fork::dismiss_deputy();
-                memory.huge()
-            });
-            let first = steps.find(|huge| *huge != before);
-            before == LEN / 2 && first == Some(LEN)
+    play("one_errand_reaches_over_what_is_whole", one_errand);
+}
+
+pub(crate) fn one_errand() {
+    needs_huge_pages();
+    let memory = filled();
+    // Eight pieces take a deputy less than this.
+    plan(&by_deputies().pause(Pause::Within(Duration::from_secs(1))));
+    to_the_end(|_| palimpsest_fork::dismiss_deputy());
+    // A deputy may fail, and a pass may begin in the middle: one turn of many is enough.
+    let turn = (2..300).find(|turn| {
+        // So that there is time for slices before the next fork.
+        std::thread::sleep(Duration::from_millis(50));
+        let child = Child::fork(|| memory.holds(0..page(), *turn - 1));
+        (0..LEN).step_by(2 * PIECE).for_each(|start| memory.fill(start..start + page(), *turn));
+        child.end();
+        let before = memory.huge();
+        let mut steps = (0..50).map(|_| {
+            slice();
+            palimpsest_fork::dismiss_deputy();
+            memory.huge()
         });
-        assert!(turn.is_some(), "{:?}", status());
+        let first = steps.find(|huge| *huge != before);
+        before == LEN / 2 && first == Some(LEN)
     });
+    assert!(turn.is_some(), "{:?}", status());
 }
 
 /// Fails on: a write that is lost because its thread was not held.
@@ -423,25 +436,27 @@ fn whatever_is_done_beside_deputies_memory_is_what_it_would_be() {
 /// Fails on: a repair in one go for memory that came later; memory that nobody ever gathers.
 #[test]
 fn memory_that_comes_later_is_gathered_in_slices_too() {
-    play("memory_that_comes_later_is_gathered_in_slices_too", || {
-        needs_huge_pages();
-        let memory = filled();
-        plan(&in_slices());
-        to_the_end(|_| ());
-        (0..3).for_each(|_| assert_eq!(in_child(|| 0), 0));
-        let later = Memory::unadvised(2 * LEN);
-        later.fill(0..later.len, 3);
-        let forks = (0..20_000).find(|_| {
-            let before = later.huge();
-            about_to_wait();
-            assert_eq!(in_child(|| 0), 0);
-            assert!(later.huge() <= before + PIECE, "more than one piece at a fork");
-            later.huge() == later.len
-        });
-        assert!(forks.is_some(), "{} bytes are huge: {:?}", later.huge(), status());
-        assert_eq!((status().repairs, memory.huge()), (0, LEN));
-        assert!(memory.holds(0..LEN, 1) && later.holds(0..later.len, 3));
+    play("memory_that_comes_later_is_gathered_in_slices_too", later);
+}
+
+pub(crate) fn later() {
+    needs_huge_pages();
+    let memory = filled();
+    plan(&in_slices());
+    to_the_end(|_| ());
+    (0..3).for_each(|_| assert_eq!(in_child(|| 0), 0));
+    let later = Memory::unadvised(2 * LEN);
+    later.fill(0..later.len, 3);
+    let forks = (0..20_000).find(|_| {
+        let before = later.huge();
+        about_to_wait();
+        assert_eq!(in_child(|| 0), 0);
+        assert!(later.huge() <= before + PIECE, "more than one piece at a fork");
+        later.huge() == later.len
     });
+    assert!(forks.is_some(), "{} bytes are huge: {:?}", later.huge(), status());
+    assert_eq!((status().repairs, memory.huge()), (0, LEN));
+    assert!(memory.holds(0..LEN, 1) && later.holds(0..later.len, 3));
 }
 
 /// Fails on: a look at every page at the first fork, however many there are; a look that is never taken.

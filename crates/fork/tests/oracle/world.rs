@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use palimpsest_fork::{Errands, Options, Pages, Pause, Pays, Progress, Stage, progress};
-use palimpsest_sys::pages::pagemap::{Pagemap, ScanWay};
 use palimpsest_sys::proc::thp;
 use rustix::io::Errno;
 
@@ -82,8 +81,8 @@ impl World {
 
 /// Returns why no memory is gathered here, if none is.
 pub(crate) fn ungathered() -> Option<&'static str> {
-    if !matches!(Pagemap::open().map(|pagemap| pagemap.way()), Ok(ScanWay::Ioctl)) {
-        return Some("a kernel before 6.7 does not tell which pages are huge");
+    if !thp::can_collapse() {
+        return Some("this kernel makes no huge pages on request");
     }
     match thp::enabled() {
         Ok(thp::Anonymous::Madvise | thp::Anonymous::Always) => None,

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use palimpsest_sys::pages::pagemap::{Pagemap, ScanWay};
 use palimpsest_sys::proc::thp;
 use tempfile::TempDir;
 
@@ -233,10 +232,8 @@ fn dumps_are_the_data_of_the_moment() {
 fn is_served_by_default(report: &str) -> bool {
     // Redis gets no huge pages where they come by themselves: it switches them off.
     let has_pages = matches!(thp::enabled(), Ok(thp::Anonymous::Madvise));
-    // Linux 6.7.
-    let has_scan = Pagemap::open().is_ok_and(|pagemap| pagemap.way() == ScanWay::Ioctl);
     let is_gathered = report.contains("gathered memory of process");
-    if has_pages && has_scan {
+    if has_pages && thp::can_collapse() {
         is_gathered
     } else {
         report.contains("it was not frozen: the process has") || is_gathered

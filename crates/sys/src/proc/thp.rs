@@ -153,6 +153,13 @@ fn chosen(text: &[u8]) -> Option<&[u8]> {
     words.filter_map(|word| word.strip_prefix(b"[")?.strip_suffix(b"]")).next()
 }
 
+/// Whether the kernel makes huge pages on request (`MADV_COLLAPSE`, Linux 6.1). It checks the advice before the length
+/// (`do_madvise` in `mm/madvise.c`).
+pub fn can_collapse() -> bool {
+    // SAFETY: of no memory at all.
+    unsafe { libc::madvise(std::ptr::null_mut(), 0, libc::MADV_COLLAPSE) == 0 }
+}
+
 /// Whether the kernel may refuse a huge page for memory without a page that is writable in the page tables: before
 /// Linux 6.18 (`SCAN_PAGE_RO` in `mm/khugepaged.c`). Allocates nothing, and looks once: not by `uname`, which nobody
 /// has tried under a filter.
