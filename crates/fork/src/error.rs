@@ -7,7 +7,7 @@ use palimpsest_sys::pages::pagemap::PagemapError;
 use palimpsest_sys::pages::vmas::VmasError;
 use palimpsest_sys::seccomp::{FreezeCall, Verdict};
 use palimpsest_sys::threads::hold::StopError;
-use palimpsest_sys::{MapError, NotLoaded};
+use palimpsest_sys::{Causes, MapError, NotLoaded};
 use rustix::io::Errno;
 
 use crate::hazards::found::{RawAllocator, RingHold};
@@ -142,6 +142,15 @@ pub enum FreezeError {
         #[source]
         source: Errno,
     },
+}
+
+impl FreezeError {
+    /// Returns it with its sources, to be shown in one line.
+    // Not inlined: its sources are many types, of which the caller's crate would have tables and code of its own.
+    #[inline(never)]
+    pub fn causes(&self) -> Causes<'_> {
+        Causes(self)
+    }
 }
 
 /// A ring's descriptor, for messages.

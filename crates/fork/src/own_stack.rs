@@ -9,7 +9,7 @@ use palimpsest_sys::threads::stack;
 use rustix::thread::Timespec;
 
 use crate::error::FreezeError;
-use crate::hazards::wiped::{Wiped, Zeroed};
+use crate::hazards::wiped::{Slot, Wiped, Zeroed};
 
 /// Bytes of it: the deepest work takes less than a quarter.
 const LEN: usize = 512 << 10;
@@ -26,7 +26,8 @@ struct Place {
 // SAFETY: 1. zeros are valid numbers. 2., 3. Two atomic words.
 unsafe impl Zeroed for Place {}
 
-static PLACE: Wiped<Place> = Wiped::new();
+// SAFETY: 1. the only one with this slot.
+static PLACE: Wiped<Place> = unsafe { Wiped::new(Slot::Stack) };
 
 /// The same in memory that a snapshot restores, and a child inherits, unlike what it finds wiped: after a restore a
 /// stack that was made since the snapshot is gone. Each has a name of its own, wherever it is: the address of its first

@@ -12,7 +12,6 @@ use std::fmt;
 use std::path::PathBuf;
 
 pub use file::{FileText, FileTextError, Piece};
-use palimpsest_sys::Loads;
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::numa::placement::{self, Place};
 use palimpsest_sys::numa::policy::NumaError;
@@ -21,6 +20,7 @@ use palimpsest_sys::numa::text::{self, ExchangeError, Part, Stand};
 use palimpsest_sys::numa::{NodeId, current_node};
 use palimpsest_sys::pages::smaps;
 use palimpsest_sys::proc::ProcError;
+use palimpsest_sys::{Causes, Loads};
 
 use crate::shared::{Folder, Origin, Patience, Registered, Sharing, Step, step};
 use crate::topology::{Basis, Topology};
@@ -190,6 +190,15 @@ pub enum TextRefusal {
     /// Nothing could be exchanged.
     #[error(transparent)]
     Exchange(#[from] ExchangeError),
+}
+
+impl TextRefusal {
+    /// Returns it with its sources, to be shown in one line.
+    // Not inlined: its sources are many types, of which the caller's crate would have tables and code of its own.
+    #[inline(never)]
+    pub fn causes(&self) -> Causes<'_> {
+        Causes(self)
+    }
 }
 
 /// A planned exchange.

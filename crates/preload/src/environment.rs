@@ -2,6 +2,7 @@
 //! programs which this one executes run without it.
 
 use std::ffi::{CStr, c_char};
+use std::ptr;
 
 /// The file name under which this object is installed.
 pub(crate) const OBJECT: &[u8] = b"libpalimpsest_preload.so";
@@ -17,7 +18,7 @@ const VARIABLE: &[u8] = b"LD_PRELOAD=";
 /// # Safety
 ///
 /// 1. Nobody may change the environment while the value is used.
-pub(crate) unsafe fn value<'a>(name: &str) -> Option<&'a [u8]> {
+unsafe fn value<'a>(name: &str) -> Option<&'a [u8]> {
     let mut place = present();
     if place.is_null() {
         return None;
@@ -37,24 +38,116 @@ pub(crate) unsafe fn value<'a>(name: &str) -> Option<&'a [u8]> {
     }
 }
 
+/// What the names of all variables that a start asks for begin with.
+const BEGINNINGS: [&[u8]; 3] = [b"PALIMPSEST_", b"LD_PRELOAD", b"__AFL_"];
+
+/// How many variables are [`Noted`]; `palimpsest run` sets fewer.
+const MOST: usize = 32;
+
+/// The variables that a start may ask for, found in one walk: it asks for twenty, among dozens of others.
+pub(crate) struct Noted {
+    /// # Invariants
+    ///
+    /// The first `count` are of the environment, in its order.
+    strings: [*const c_char; MOST],
+    /// More than [`MOST`] if there are more.
+    count: usize,
+}
+
+impl Noted {
+    /// Walks through the environment.
+    ///
+    /// # Safety
+    ///
+    /// 1. Nobody may change the environment meanwhile.
+    #[inline]
+    pub(crate) unsafe fn now() -> Self {
+        // SAFETY: 1. the C library's array; contract 1.
+        unsafe { Self::of(present()) }
+    }
+
+    /// Walks through an environment.
+    ///
+    /// # Safety
+    ///
+    /// 1. It must be null or a null-terminated array of C strings, and nobody may change it meanwhile.
+    #[unsafe(link_section = "palimpsest_start")]
+    unsafe fn of(environment: *mut *mut c_char) -> Self {
+        let mut noted = Self { strings: [ptr::null(); MOST], count: 0 };
+        let mut place = environment;
+        if place.is_null() {
+            return noted;
+        }
+        loop {
+            // SAFETY: contract 1; the walk stops at the null.
+            let string = unsafe { place.read() };
+            if string.is_null() {
+                return noted;
+            }
+            // SAFETY: 1. is this function's.
+            if BEGINNINGS.iter().any(|beginning| unsafe { behind(beginning, string) }.is_some()) {
+                if let Some(place) = noted.strings.get_mut(noted.count) {
+                    *place = string;
+                }
+                noted.count += 1;
+            }
+            // SAFETY: the array goes on up to a null, which this was not.
+            place = unsafe { place.add(1) };
+        }
+    }
+
+    /// Returns the value of a variable whose name has one of the [`BEGINNINGS`], as [`value`] does.
+    ///
+    /// # Safety
+    ///
+    /// 1. Nobody may have changed the strings of the environment since the walk, or do so while the value is used.
+    // Once for all callers, and beside them.
+    #[inline(never)]
+    #[unsafe(link_section = "palimpsest_start")]
+    pub(crate) unsafe fn value<'a>(&self, name: &str) -> Option<&'a [u8]> {
+        debug_assert!(BEGINNINGS.iter().any(|&beginning| name.as_bytes().starts_with(beginning)), "{name}");
+        let Some(strings) = self.strings.get(..self.count) else {
+            // SAFETY: 1. is this function's.
+            return unsafe { value(name) };
+        };
+        // SAFETY: 1. a string of the environment, by the invariant of the field; contract 1.
+        strings.iter().find_map(|&string| unsafe { value_of(name.as_bytes(), string) })
+    }
+}
+
 /// Returns the value in a string `NAME=value`, if that is its name.
 ///
 /// # Safety
 ///
 /// 1. `string` must be a C string that nobody changes while the value is used.
+#[inline]
 unsafe fn value_of<'a>(name: &[u8], string: *const c_char) -> Option<&'a [u8]> {
-    let mut at = string.cast::<u8>();
-    // Byte by byte: a few hundred strings are looked at, most of which differ in the first.
-    for &wanted in name.iter().chain(b"=") {
-        // SAFETY: contract 1; no byte before this one was the null, which is in no name.
-        if unsafe { at.read() } != wanted {
+    // SAFETY: 1. is this function's.
+    let behind_name = unsafe { behind(name, string) }?;
+    // SAFETY: 1. the rest of the same string.
+    let value = unsafe { behind(b"=", behind_name) }?;
+    // SAFETY: contract 1; within the string.
+    Some(unsafe { CStr::from_ptr(value) }.to_bytes())
+}
+
+/// Returns what follows `beginning` in a string, if it begins so.
+///
+/// # Safety
+///
+/// 1. `string` must be a C string that nobody changes meanwhile.
+#[inline]
+unsafe fn behind(beginning: &[u8], string: *const c_char) -> Option<*const c_char> {
+    let mut at = string;
+    // Byte by byte: most strings differ in the first.
+    for &wanted in beginning {
+        // SAFETY: contract 1; no byte before this one was the null, which is in no beginning.
+        if unsafe { at.cast::<u8>().read() } != wanted {
             return None;
         }
         // SAFETY: the byte was not the null, so that another follows.
         at = unsafe { at.add(1) };
     }
-    // SAFETY: contract 1; within the string.
-    Some(unsafe { CStr::from_ptr(at.cast()) }.to_bytes())
+    Some(at)
 }
 
 /// Removes every entry for this object from the variable, as [`leave`] does.
@@ -171,7 +264,6 @@ unsafe fn remove(mut place: *mut *mut c_char) {
 #[cfg(test)]
 mod tests {
     use std::ffi::CString;
-    use std::ptr;
 
     use super::*;
 
@@ -202,6 +294,36 @@ mod tests {
         assert_eq!(unsafe { super::value("CARGO_MANIFEST_DIR") }, Some(own.as_bytes()));
         // SAFETY: 1. as before.
         assert_eq!(unsafe { super::value("PALIMPSEST_NO_SUCH_VARIABLE") }, None);
+    }
+
+    /// Fails on: a variable that is not noted, or comes after another of its name; more than are noted, among which one
+    /// is not found.
+    #[test]
+    fn what_a_start_may_ask_for_is_noted_in_one_walk() {
+        let noted = |strings: &[&CStr]| {
+            let mut array: Vec<*mut c_char> = strings.iter().map(|string| string.as_ptr().cast_mut()).collect();
+            array.push(ptr::null_mut());
+            // SAFETY: 1. the array ends with a null, and nobody changes it.
+            unsafe { Noted::of(array.as_mut_ptr()) }
+        };
+        let few =
+            noted(&[c"HOME=/", c"PALIMPSEST_HUGE=a", c"P", c"__AFL_SHM_ID=7", c"PALIMPSEST_HUGE=b", c"LD_PRELOAD="]);
+        assert_eq!(few.count, 4);
+        for (name, value) in [("PALIMPSEST_HUGE", "a"), ("__AFL_SHM_ID", "7"), ("LD_PRELOAD", "")] {
+            // SAFETY: 1. constants.
+            assert_eq!(unsafe { few.value(name) }, Some(value.as_bytes()));
+        }
+        // SAFETY: 1. as before.
+        assert_eq!(unsafe { few.value("PALIMPSEST_HUG") }, None);
+        // Too many: then the environment itself is asked, where this is not set.
+        let many = noted(&[c"PALIMPSEST_NO_SUCH_VARIABLE="; MOST + 1]);
+        // SAFETY: 1. no test changes the environment.
+        assert_eq!(unsafe { many.value("PALIMPSEST_NO_SUCH_VARIABLE") }, None);
+        let full = noted(&[c"PALIMPSEST_NO_SUCH_VARIABLE="; MOST]);
+        // SAFETY: 1. constants.
+        assert_eq!(unsafe { full.value("PALIMPSEST_NO_SUCH_VARIABLE") }, Some(&b""[..]));
+        // SAFETY: 1. null is allowed.
+        assert_eq!(unsafe { Noted::of(ptr::null_mut()) }.count, 0);
     }
 
     #[test]

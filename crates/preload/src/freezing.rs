@@ -8,7 +8,6 @@ use std::thread;
 use std::time::Duration;
 
 use palimpsest_fork::{Errands, FreezeError, NoStack, OtherThreads, Report, Skip, Stage, Verdict, guard, on_own_stack};
-use palimpsest_sys::Causes;
 use palimpsest_sys::brief_file::BriefFile;
 use palimpsest_sys::proc::status::{SeccompMode, Status};
 use palimpsest_sys::seccomp::{self, Part};
@@ -262,7 +261,7 @@ fn feared(started: &Started) -> Option<String> {
         Feared::Untried(untried) => format!(
             "whether a seccomp filter would end the program for a system call of the freeze could not be tried: {}; \
              say PALIMPSEST_TRUST=seccomp if it allows memfd_create, ioctl and pwrite64",
-            Causes(&untried)
+            seccomp::Verdict::Unknown(untried)
         ),
         Feared::Deadly(call) => format!(
             "a seccomp filter would end the program for {call}, without which nothing can be done; \
@@ -401,7 +400,7 @@ fn reason(error: &FreezeError) -> String {
         FreezeError::FutureLocked => "all memory is locked (mlockall(MCL_FUTURE)), so that it would be held twice and \
              nothing gained; start the program without locking, or say PALIMPSEST_TRUST=locked"
             .to_owned(),
-        other => Causes(other).to_string(),
+        other => other.causes().to_string(),
     }
 }
 

@@ -16,15 +16,16 @@ use crate::environment;
 const LINK: &[u8] = b"/memfd:libpalimpsest_preload.so (deleted)";
 const FOLDER: &[u8] = b"/proc/self/fd/";
 
-/// Closes the descriptor and leaves `LD_PRELOAD`, if this object was handed over.
+/// Closes the descriptor and leaves `LD_PRELOAD`, whose value is `preload`, if this object was handed over.
 ///
 /// # Safety
 ///
 /// 1. `environment` must be null or a null-terminated array of C strings, all writable.
 /// 2. No other thread may use the environment.
-pub(crate) unsafe fn give_up(environment: *mut *mut c_char) {
-    // SAFETY: 1. (2); `close` uses it up before it changes anything.
-    let value = unsafe { environment::value(environment::PRELOAD) }.unwrap_or_default();
+#[inline]
+pub(crate) unsafe fn give_up(preload: Option<&[u8]>, environment: *mut *mut c_char) {
+    // `close` uses it up before it changes anything.
+    let value = preload.unwrap_or_default();
     if environment::entries(value).any(is_handed_over) {
         // SAFETY: contracts 1 and 2 are the caller's.
         unsafe { close(value, environment) };

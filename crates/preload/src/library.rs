@@ -18,6 +18,8 @@ pub(crate) fn find() {
 }
 
 /// Notes where an object is, and ends the search, if it has the function.
+// Beside what else runs before `main`.
+#[unsafe(link_section = "palimpsest_start")]
 unsafe extern "C" fn note(object: *mut libc::dl_phdr_info, _size: usize, _unused: *mut c_void) -> c_int {
     // SAFETY: the dynamic linker describes an object here for the time of the call.
     let object = unsafe { &*object };

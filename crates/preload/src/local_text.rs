@@ -7,12 +7,10 @@ use std::iter;
 use std::os::unix::ffi::OsStrExt;
 
 use palimpsest_numa::{Alone, Folder, Localized, NodeId, Pages, ProgramText, Reach, Sharing, TextOptions, Topology};
-use palimpsest_sys::Causes;
 use palimpsest_sys::seccomp::Calls;
 use palimpsest_sys::threads::child::{self, Child};
 
 use crate::channel::{self, Noted};
-use crate::environment;
 use crate::filters::{self, Filters, Trial};
 use crate::settings::{ReportTo, report_to};
 use crate::started::Origin;
@@ -192,17 +190,11 @@ fn line(text: &str) -> String {
 }
 
 /// Does what the variable says.
-///
-/// # Safety
-///
-/// 1. Nobody may change the environment meanwhile.
-pub(crate) unsafe fn begin(standard_error: Option<Noted>) {
-    // SAFETY: 1. is this function's.
-    let Some(value) = (unsafe { environment::value(VARIABLE) }) else { return };
-    // SAFETY: 1. is this function's.
-    let origin = unsafe { Origin::of_this_process() };
-    // SAFETY: 1. is this function's.
-    let filters = filters::at_the_start(&|name: &str| unsafe { environment::value(name) });
+#[inline]
+pub(crate) fn begin<'a>(standard_error: Option<Noted>, variable: &impl Fn(&str) -> Option<&'a [u8]>) {
+    let Some(value) = variable(VARIABLE) else { return };
+    let origin = Origin::of_this_process(variable);
+    let filters = filters::at_the_start(variable);
     localize(OsStr::from_bytes(value), origin, standard_error, filters);
 }
 
@@ -246,7 +238,7 @@ fn localize(value: &OsStr, origin: Origin, standard_error: Option<Noted>, filter
     };
     let options = TextOptions::new().node(local.node).sharing(sharing).pages(local.pages).reach(local.reach);
     match ProgramText::localize(&options) {
-        Err(error) => refuse(&Causes(&error).to_string()),
+        Err(error) => refuse(&error.causes().to_string()),
         Ok(text) => {
             if let Some(audience) = audience {
                 audience.tell(&text, local.node);

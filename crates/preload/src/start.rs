@@ -61,13 +61,6 @@ fn are_arrays(count: c_int, arguments: *const *const c_char, environment: *mut *
     !arguments.is_null() && usize::try_from(count).is_ok_and(|count| environment.addr() == behind(count))
 }
 
-/// Returns the value of a variable. Only for [`begin`].
-#[unsafe(link_section = "palimpsest_start")]
-fn value(name: &str) -> Option<&'static [u8]> {
-    // SAFETY: 1. is (2) of `begin`, which keeps nothing of what is read.
-    unsafe { environment::value(name) }
-}
-
 /// Reads the settings, and does what they say.
 ///
 /// # Safety
@@ -77,11 +70,14 @@ fn value(name: &str) -> Option<&'static [u8]> {
 /// 3. Nobody has called it before.
 #[unsafe(link_section = "palimpsest_start")]
 unsafe fn begin(arguments: *const *const c_char, environment: *mut *mut c_char) {
-    // SAFETY: 1. is (1); 2. is (2).
-    unsafe { handed_over::give_up(environment) };
-    let standard_error = Noted::now(libc::STDERR_FILENO);
     // SAFETY: 1. is (2).
-    unsafe { local_text::begin(standard_error) };
+    let variables = unsafe { environment::Noted::now() };
+    // SAFETY: 1. is (2); what is changed here is `LD_PRELOAD`, for which nobody asks afterwards. Nothing read is kept.
+    let value = |name: &str| unsafe { variables.value(name) };
+    // SAFETY: 1. is (1); 2. is (2).
+    unsafe { handed_over::give_up(value(environment::PRELOAD), environment) };
+    let standard_error = Noted::now(libc::STDERR_FILENO);
+    local_text::begin(standard_error, &value);
     let complain = |text: &str| {
         let line = format!("palimpsest: {text}; the program runs unfrozen\n");
         // Without standard error, nothing can be reported.
@@ -97,8 +93,7 @@ unsafe fn begin(arguments: *const *const c_char, environment: *mut *mut c_char) 
     }
     // SAFETY: 1. is (1).
     let left_out = unsafe { names::left_out(&settings.only, arguments) };
-    // SAFETY: 1. is (2).
-    let end = unsafe { End::of_this_process() };
+    let end = End::of_this_process(&value);
     if left_out.is_some() {
         settings.moment = Moment::Never;
         settings.mapped = Mapped::AsItIs;
@@ -117,8 +112,7 @@ unsafe fn begin(arguments: *const *const c_char, environment: *mut *mut c_char) 
     }
     let report = channel::noted(&settings.report, standard_error);
     if let (ReportTo::Descriptor(_), None) = (&settings.report, report) {
-        // SAFETY: 1. is (2).
-        let is_heir = unsafe { Origin::of_this_process() } == Origin::Heir;
+        let is_heir = Origin::of_this_process(&value) == Origin::Heir;
         if let Some(number) = channel::never_open(&settings.report, report).filter(|_| !is_heir) {
             return complain(&format!("PALIMPSEST_REPORT=fd:{number}: no such descriptor is open"));
         }

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use palimpsest_sys::proc::stat::Incarnation;
 
 use crate::channel::Noted;
-use crate::environment;
 use crate::filters::Filters;
 use crate::settings::{Moment, Settings};
 
@@ -27,14 +26,10 @@ pub(crate) enum Origin {
 }
 
 impl Origin {
-    /// Returns the origin of this process.
-    ///
-    /// # Safety
-    ///
-    /// 1. Nobody may change the environment meanwhile.
-    pub(crate) unsafe fn of_this_process() -> Self {
-        // SAFETY: 1. is this function's.
-        match unsafe { environment::value(FIRST) } {
+    /// Returns the origin of this process, as its variables tell.
+    #[inline]
+    pub(crate) fn of_this_process<'a>(variable: &impl Fn(&str) -> Option<&'a [u8]>) -> Self {
+        match variable(FIRST) {
             None => Self::Variables,
             // When it was started is in a file, which heirs, of which there are many, need not open.
             Some(first) if number_in(first) != rustix::process::getpid().as_raw_nonzero().get().cast_unsigned() => {
@@ -66,14 +61,10 @@ pub(crate) enum End {
 }
 
 impl End {
-    /// Returns that of this process.
-    ///
-    /// # Safety
-    ///
-    /// 1. Nobody may change the environment meanwhile.
-    pub(crate) unsafe fn of_this_process() -> Self {
-        // SAFETY: 1. is this function's.
-        match unsafe { Origin::of_this_process() } {
+    /// Returns that of this process, as its variables tell.
+    #[inline]
+    pub(crate) fn of_this_process<'a>(variable: &impl Fn(&str) -> Option<&'a [u8]>) -> Self {
+        match Origin::of_this_process(variable) {
             Origin::Run => Self::Told(std::process::id()),
             Origin::Heir | Origin::Variables => Self::Silent,
         }

@@ -24,9 +24,12 @@ pub fn undo() {
 
 /// Has children that the C library forks do so. Takes a lock of the C library, the first time.
 pub fn register() {
+    // Beside what else a child of the preload object runs, see `broken_pipe`.
+    #[cfg_attr(not(miri), unsafe(link_section = "palimpsest_start"))]
     extern "C" fn before() {
         before_fork();
     }
+    #[cfg_attr(not(miri), unsafe(link_section = "palimpsest_start"))]
     extern "C" fn in_child() {
         undo();
     }

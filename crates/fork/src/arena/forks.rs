@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use super::StrandedError;
 use super::core::Core;
 use super::files::NoFiles;
-use crate::hazards::wiped::Wiped;
+use crate::hazards::wiped::{Slot, Wiped};
 use crate::lock::Lock;
 
 /// Held while the list of arenas changes or is walked, so also across a fork; taken by [`registry`].
@@ -24,7 +24,8 @@ static REGISTRY: Lock<()> = Lock::new(());
 /// What this process knows of [`REGISTRY`]. In a child it is [`INHERITED`], by whatever call the child was made. A
 /// thread that registers the handlers holds the lock while it waits for forks under way, and their children do not have
 /// that thread. The lock itself is not in wiped memory, lest a [snapshot](crate::snapshot) leave it out.
-static KNOWN: Wiped<AtomicI32> = Wiped::new();
+// SAFETY: 1. the only one with this slot; a test has another `AtomicI32` there.
+static KNOWN: Wiped<AtomicI32> = unsafe { Wiped::new(Slot::Arena) };
 /// Perhaps held by a thread that this process does not have.
 const INHERITED: i32 = 0;
 const BEING_FREED: i32 = 1;

@@ -68,13 +68,14 @@ impl Moves {
         true
     }
 
-    /// Ends, in a child that was forked just now, moves of threads that are not there.
+    /// Ends, in a child that was forked just now, moves of threads that are not there. Asks who the thread is only if
+    /// there are some.
     #[inline]
-    pub(super) fn end_in_child(&self, own: usize) {
+    pub(super) fn end_in_child(&self, own: impl Fn() -> usize) {
         for place in &self.places {
             let mover = place.mover.load(Ordering::Relaxed);
             // Relaxed: there is one thread.
-            if mover != 0 && mover != own {
+            if mover != 0 && mover != own() {
                 place.mover.store(0, Ordering::Relaxed);
             }
         }

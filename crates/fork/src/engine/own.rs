@@ -23,7 +23,7 @@ use super::records::Excluded;
 use super::registry::{self, Shared};
 use super::tables::Tables;
 use crate::error::FreezeError;
-use crate::hazards::wiped::Wiped;
+use crate::hazards::wiped::{Slot, Wiped};
 use crate::options::{Options, OtherThreads};
 use crate::own_stack;
 use crate::report::Skip;
@@ -96,7 +96,8 @@ pub(crate) fn is_in_use_here(span: Span) -> bool {
 }
 
 /// 1 in a process that has frozen or repaired by itself; 0 in its children.
-static HOME: Wiped<AtomicI32> = Wiped::new();
+// SAFETY: 1. the only one with this slot; a test has another `AtomicI32` there.
+static HOME: Wiped<AtomicI32> = unsafe { Wiped::new(Slot::Home) };
 
 /// Notes that this process freezes by itself, so that it may open files of `/proc`.
 pub(crate) fn note_home() {
@@ -113,6 +114,7 @@ pub(crate) fn is_home() -> bool {
 static STAYS: AtomicBool = AtomicBool::new(false);
 
 /// Notes that the object with this code is never unloaded.
+#[inline]
 pub(crate) fn note_that_it_stays() {
     // Relaxed: it is noted before anybody asks.
     STAYS.store(true, Ordering::Relaxed);

@@ -212,18 +212,18 @@ impl Turns {
     }
 
     /// Ends, in a child that was forked just now, turn and moves of threads that are not there, and calls `doubt` as
-    /// [`take`](Self::take) does. Writes nothing without need, since the page would be copied.
+    /// [`take`](Self::take) does. Writes nothing without need, since the page would be copied, and asks the C library
+    /// nothing, whose code there the child may need for nothing else.
     #[inline]
     pub(crate) fn end_in_child(&self, doubt: impl FnOnce(Span)) {
-        let own = control_block();
         let holder = self.holder.load(Ordering::Relaxed);
-        if holder != 0 && holder != own {
+        if holder != 0 && holder != control_block() {
             doubt(self.noting());
             // Relaxed: there is one thread.
             self.freezer.store(0, Ordering::Relaxed);
             self.holder.store(0, Ordering::Relaxed);
         }
-        self.moves.end_in_child(own);
+        self.moves.end_in_child(control_block);
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use super::wiped::{Wiped, Zeroed};
+use super::wiped::{SLOT, Slot, Wiped, Zeroed};
 use crate::engine::unbooked::Unbooked;
 
 /// What a process has for itself.
@@ -21,12 +21,13 @@ struct Own {
     unbooked: Unbooked,
 }
 
-const _: () = assert!(size_of::<Own>() <= 4096);
+const _: () = assert!(size_of::<Own>() <= SLOT);
 
-// SAFETY: 1. zeros are valid numbers. 2. It is smaller than a page and aligned to a word. 3. It consists of atomics.
+// SAFETY: 1. zeros are valid numbers. 2. It is smaller than a slot and aligned to a word. 3. It consists of atomics.
 unsafe impl Zeroed for Own {}
 
-static OWN: Wiped<Own> = Wiped::new();
+// SAFETY: 1. the only one with this slot.
+static OWN: Wiped<Own> = unsafe { Wiped::new(Slot::Memory) };
 
 /// Returns the process that owns this memory, if it is not the calling one. Before Linux 4.14 that cannot be told.
 ///

@@ -2,7 +2,8 @@
 //! (`MADV_WIPEONFORK`, Linux 4.14, madvise(2)).
 //!
 //! It holds what must not be taken over from a parent: who owns the memory, and whether a lock is known to be held by
-//! nobody of another process. A child of `vfork` shares the parent's memory, and so this page too.
+//! nobody of another process. A child of `vfork` shares the parent's memory, and so this page too. There is one for
+//! all, since each fork copies each mapping.
 
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
@@ -15,15 +16,43 @@ use palimpsest_sys::pages::maps::Permissions;
 /// # Safety
 ///
 /// 1. All zeros is a valid value.
-/// 2. It is at most 4096 bytes, aligned to at most that, and needs no destructor.
+/// 2. It is at most [`SLOT`] bytes, aligned to at most that, and needs no destructor.
 /// 3. All of it may become zero at any time, as it does in a child, even under a reference: it consists of atomics.
 pub(crate) unsafe trait Zeroed: Sync {}
 
 // SAFETY: 1. zero is a number. 2. and 3. An atomic word.
 unsafe impl Zeroed for AtomicI32 {}
 
+/// Bytes for a value.
+pub(crate) const SLOT: usize = 512;
+
+/// Whose value it is, each at a place of its own: a snapshot that is restored does not bring back what is on the page,
+/// so that no other may be put there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Slot {
+    Memory,
+    Home,
+    Stack,
+    Arena,
+}
+
+impl Slot {
+    /// What they take together: within the smallest page.
+    const ALL: usize = (Self::Arena as usize + 1) * SLOT;
+}
+
+const _: () = assert!(Slot::ALL <= 4096);
+
+/// The page.
+///
+/// # Invariants
+///
+/// Null, or zeros in a new child, of [`Slot::ALL`] bytes, which are never given back.
+static PAGE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
+
 /// A `T` of zeros in every process that asks for it, made on first use.
 pub(crate) struct Wiped<T: 'static> {
+    slot: Slot,
     /// # Invariants
     ///
     /// Null, or a value that is never given back.
@@ -31,14 +60,18 @@ pub(crate) struct Wiped<T: 'static> {
 }
 
 impl<T: Zeroed> Wiped<T> {
-    pub(crate) const fn new() -> Self {
-        Self { place: AtomicPtr::new(ptr::null_mut()) }
+    /// # Safety
+    ///
+    /// 1. All with this slot have the same `T`.
+    pub(crate) const unsafe fn new(slot: Slot) -> Self {
+        const { assert!(size_of::<T>() <= SLOT && align_of::<T>() <= SLOT) };
+        Self { slot, place: AtomicPtr::new(ptr::null_mut()) }
     }
 
     /// Returns the value; `None` before Linux 4.14, or without memory for a page.
     #[inline]
     pub(crate) fn get(&self) -> Option<&'static T> {
-        // Acquire, partner: the Release exchange in `settle`. Forbids seeing the address before the page is wiped in
+        // Acquire, partner: the Release exchange in `first`. Forbids seeing the address before the page is wiped in
         // children.
         let known = self.place.load(Ordering::Acquire);
         // SAFETY: null, or a value that is never given back, by the invariant of the field.
@@ -47,44 +80,75 @@ impl<T: Zeroed> Wiped<T> {
 
     /// Returns the value; if there can be none, `instead`, from now on and in all children.
     pub(crate) fn get_or(&self, instead: &'static T) -> &'static T {
-        self.get().unwrap_or_else(|| self.settle(ptr::from_ref(instead).cast_mut()).0)
+        self.get().unwrap_or_else(|| self.settle(ptr::from_ref(instead).cast_mut()))
     }
 
-    /// Each program below `palimpsest run` does this before its `main`: so by bare calls, and beside all else that such
-    /// a program runs (`palimpsest_sys::broken_pipe`).
+    /// Each program below `palimpsest run` does this before its `main`: so beside all else that such a program runs
+    /// (`palimpsest_sys::broken_pipe`).
     #[cold]
     #[cfg_attr(not(miri), unsafe(link_section = "palimpsest_start"))]
     fn make(&self) -> Option<&'static T> {
-        // The kernel rounds up to a page, whose size the C library would tell from two pages that no start needs.
-        let page = calls::map(size_of::<T>(), Permissions::READ_WRITE, Commit::Counted).ok()?;
-        // SAFETY: 1. made just now, and only known here.
-        let is_wiped = unsafe { calls::advise(page, libc::MADV_WIPEONFORK) }.is_ok();
+        let place = page()?.wrapping_add(self.slot as usize * SLOT);
         // Big enough, aligned, and valid as zeros, by the contract of the trait.
-        let settled = is_wiped.then(|| self.settle(ptr::with_exposed_provenance_mut(page.start)));
-        if !matches!(settled, Some((_, Choice::Ours))) {
-            // SAFETY: 1. made above, and known to nobody else.
-            let _ = unsafe { calls::unmap(page) };
-        }
-        settled.map(|(value, _)| value)
+        Some(self.settle(place.cast()))
     }
 
-    /// Makes `place`, whose value lives for ever once chosen, the one for all, unless another thread's came first.
-    fn settle(&self, place: *mut T) -> (&'static T, Choice) {
-        // Release, partner: the Acquire load in `get`. Acquire on failure: stands in for that load, for another
-        // thread's place.
-        let (place, choice) =
-            match self.place.compare_exchange(ptr::null_mut(), place, Ordering::Release, Ordering::Acquire) {
-                Ok(_) => (place, Choice::Ours),
-                Err(another) => (another, Choice::Another),
-            };
+    /// Makes `place`, whose value lives for ever, the one for all, unless another thread's came first.
+    fn settle(&self, place: *mut T) -> &'static T {
+        let place = first(&self.place, place);
         // SAFETY: by the invariant of the field, and because the callers keep that promise.
-        (unsafe { &*place }, choice)
+        unsafe { &*place }
     }
 }
 
-/// Whose place became the one for all.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Choice {
-    Ours,
-    Another,
+/// Returns the page, made by bare calls on first use; `None` as for [`Wiped::get`].
+#[cfg_attr(not(miri), unsafe(link_section = "palimpsest_start"))]
+fn page() -> Option<*mut u8> {
+    // Acquire, partner: the Release exchange in `first`. Forbids seeing the address before the page is wiped in
+    // children.
+    let known = PAGE.load(Ordering::Acquire);
+    if !known.is_null() {
+        return Some(known);
+    }
+    // The kernel rounds up to a page, whose size the C library would tell from two pages that no start needs.
+    let page = calls::map(Slot::ALL, Permissions::READ_WRITE, Commit::Counted).ok()?;
+    // SAFETY: 1. made just now, and only known here.
+    let is_wiped = unsafe { calls::advise(page, libc::MADV_WIPEONFORK) }.is_ok();
+    let ours = ptr::with_exposed_provenance_mut(page.start);
+    let chosen = is_wiped.then(|| first(&PAGE, ours));
+    if chosen != Some(ours) {
+        // SAFETY: 1. made above, and known to nobody else.
+        let _ = unsafe { calls::unmap(page) };
+    }
+    chosen
+}
+
+/// Puts `place` where null is, and returns what is there from then on: another thread's may have come first.
+#[inline]
+fn first<T>(at: &AtomicPtr<T>, place: *mut T) -> *mut T {
+    // Release, partners: the Acquire loads in `get` and `page`. Acquire on failure: stands in for such a load, for
+    // another thread's place.
+    match at.compare_exchange(ptr::null_mut(), place, Ordering::Release, Ordering::Acquire) {
+        Ok(_) => place,
+        Err(another) => another,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fails on: a mapping for each value, which each fork would copy; two values at one place.
+    #[test]
+    fn all_values_are_on_one_page_and_apart() {
+        // SAFETY: 1. as in `engine::own`.
+        let one: Wiped<AtomicI32> = unsafe { Wiped::new(Slot::Home) };
+        // SAFETY: 1. as in `arena::forks`.
+        let other: Wiped<AtomicI32> = unsafe { Wiped::new(Slot::Arena) };
+        let Some((one, other)) = one.get().zip(other.get()) else {
+            return println!("skipped: this kernel wipes no memory in children");
+        };
+        let [one, other] = [one, other].map(|value| ptr::from_ref(value).addr());
+        assert_eq!(one + (Slot::Arena as usize - Slot::Home as usize) * SLOT, other);
+    }
 }

@@ -138,7 +138,9 @@ pub fn probe(probe: Probe) -> Verdict {
     verdict
 }
 
-/// The latest verdicts.
+/// The latest verdicts. Behind all other variables, like whatever is big and seldom used: each page with something
+/// that a start uses is copied in each program below `palimpsest run`.
+#[cfg_attr(not(miri), unsafe(link_section = "palimpsest_late"))]
 static VERDICTS: Latest<Probe, Verdict> = Latest::new();
 
 /// Makes the calls of a probe in this process. Allocates nothing and takes no lock.

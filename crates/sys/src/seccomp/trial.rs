@@ -27,7 +27,8 @@ use crate::threads::task::own_filters;
 /// thread that learns from another that the rest is harmless has what orders this, too.
 static DEADLY: AtomicU64 = AtomicU64::new(0);
 
-/// What was found by [`deadly_calls`].
+/// What was found by [`deadly_calls`]. Beside the verdicts, see there.
+#[cfg_attr(not(miri), unsafe(link_section = "palimpsest_late"))]
 static FOUND: Latest<(), Calls> = Latest::new();
 
 /// What [`tell`] was told: under how many filters, or 0, and what these end the program for.
