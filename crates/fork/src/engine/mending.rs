@@ -339,8 +339,8 @@ pub(super) fn is_whole(pagemap: &Pagemap, hot: &HotPieces, piece: Span) -> Resul
     })
 }
 
-/// Returns a test whether a piece of a run that could not be made as a whole is one huge page. Where the kernel does not
-/// tell, it is asked for.
+/// Returns a test whether a piece of a run that could not be made as a whole is one huge page. Where the kernel does
+/// not tell, it is asked for.
 pub(super) fn is_made(pagemap: &Pagemap) -> impl Fn(Span) -> bool {
     move |piece| match pagemap.way() {
         ScanWay::Ioctl => count(pagemap, piece, Wanted::Huge).is_ok_and(|bytes| bytes == PIECE),

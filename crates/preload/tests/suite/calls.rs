@@ -53,8 +53,8 @@ fn a_start_loads_no_library_and_makes_no_more_mappings_than_it_must() {
     // Code, constants, what is constant once it is relocated, and variables. Some linkers put constants on both sides
     // of the code, or leave a gap.
     assert!(count <= 6, "{count}: {served}");
-    // The page that says whose memory it is. Without a name, neighbours may be one
-    // mapping in one run and not in another, by chance, so that only much more tells something.
+    // The page that says whose memory it is. Without a name, neighbours may be one mapping in one run and not in
+    // another, by chance, so that only much more tells something.
     let others = served.lines().count().saturating_sub(plain.lines().count() + count);
     assert!(others <= 4, "{others} more\n{plain}\n{served}");
 }
