@@ -169,3 +169,17 @@ impl fmt::Display for Descriptor {
 #[derive(Debug, thiserror::Error)]
 #[error("no child process could be made: {0}; raise RLIMIT_NPROC or free memory")]
 pub struct ForkError(pub Errno);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fails on: a line that leaves out why.
+    #[test]
+    fn an_error_is_told_with_its_source() {
+        let source = Errno::NOENT;
+        let error = FreezeError::NoProc { path: "/proc/self/task", source };
+        let line = error.causes().to_string();
+        assert!(line.starts_with(&error.to_string()) && line.ends_with(&source.to_string()), "{line}");
+    }
+}

@@ -57,6 +57,7 @@ pub use guard::forget;
 pub use hazards::{RawAllocator, RingHold};
 pub use options::{Answer, Errands, ExtentLen, Measure, Options, OtherThreads, Pages, Pause, Pays};
 pub use own_stack::{NoStack, await_own_stack, on_own_stack};
+pub use palimpsest_sys::Causes;
 pub use process::{freeze, survey};
 pub use report::{FrozenRange, Report, Skip, SkippedRange, Verdict};
 pub use slices::{dismiss_deputy, freeze_slice, freeze_while, make_room, next_slice, progress, put_off_slices};

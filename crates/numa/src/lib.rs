@@ -36,11 +36,11 @@ mod topology;
 mod wishes;
 
 pub use copy::CopyError;
-pub use palimpsest_sys::Loads;
 pub use palimpsest_sys::memory::sealed::SealError;
 pub use palimpsest_sys::memory::sealed_file::AdoptError;
 pub use palimpsest_sys::numa::policy::NumaError;
 pub use palimpsest_sys::numa::{Locating, NodeId, NodeSet, current_node, locating};
+pub use palimpsest_sys::{Causes, Loads};
 pub use plain::Plain;
 pub use replicated::{Local, ReplicateError, ReplicateOptions, Replicated, When};
 pub use shared::{Folder, FolderError, NotShared, Origin, Sharing};

@@ -78,5 +78,6 @@ std::arch::global_asm!(
 );
 
 // Variables that begin as zeros come with the file, as others do: on the pages of these, and in no mapping of their
-// own, which a program would pay for at its start and at each fork. One byte that comes with the file makes it so.
+// own, which a program would pay for at its start and at each fork. One byte that comes with the file makes it so with
+// lld and GNU ld; mold makes a mapping all the same.
 std::arch::global_asm!(".pushsection .bss.palimpsest_in_file, \"awR\", %progbits", ".byte 0", ".popsection",);

@@ -138,8 +138,8 @@ pub fn probe(probe: Probe) -> Verdict {
     verdict
 }
 
-/// The latest verdicts. Behind all other variables, like whatever is big and seldom used: each page with something
-/// that a start uses is copied in each program below `palimpsest run`.
+/// The latest verdicts. Behind all other variables, like whatever is big and seldom used, where the linker is lld: each
+/// page with something that a start uses is copied in each program below `palimpsest run`. GNU ld puts it before zeros.
 #[cfg_attr(not(miri), unsafe(link_section = "palimpsest_late"))]
 static VERDICTS: Latest<Probe, Verdict> = Latest::new();
 
