@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use palimpsest_sys::pages::pagemap::Pagemap;
+use palimpsest_sys::pages::pagemap::{Pagemap, ScanWay};
 use palimpsest_sys::threads::hold::World;
 use palimpsest_sys::threads::own::Blocked;
 
@@ -166,7 +166,10 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
     }
     let owed = locked.ledger().debt();
     drop(locked);
-    shared.tending.took((taken, owed), worked, tended);
+    match pagemap.way() {
+        ScanWay::Ioctl => shared.tending.took((taken, owed), worked, tended),
+        ScanWay::Entries => shared.tending.took_perhaps((taken, owed), worked, tended),
+    }
     if matches!(tended, Tended::Later { .. }) {
         shared.progress.put_off(cost_of_child(shared.tending.since_fork(WallMoment::now().nanos())));
     } else if is_shared {
