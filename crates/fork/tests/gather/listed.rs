@@ -186,7 +186,7 @@ fn gather_while_it_changes(change: Change, stage: &'static AtomicU32) -> ! {
 }
 
 /// Returns a number that children share.
-fn shared_number() -> &'static AtomicU32 {
+pub(crate) fn shared_number() -> &'static AtomicU32 {
     let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping replaces nothing.
     let place = unsafe { libc::mmap(ptr::null_mut(), page(), rights, kind, -1, 0) };

@@ -1,6 +1,7 @@
 //! Before Linux 6.7 the kernel does not tell which pages are huge: what was made is remembered, and the rest is asked
 //! for again. What is gathered, and how, is the same.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use palimpsest_fork::{Stage, status};
@@ -11,6 +12,7 @@ use crate::common::gathering::{
 use crate::common::kernels::before_6_7;
 use crate::common::notified::{self, Call};
 use crate::common::{Memory, in_child, page, play, status_kb};
+use crate::listed::shared_number;
 use crate::{
     beside_a_child, later, oracle, piece_by_piece, unless_it_is_written_to, while_the_thread_goes_on, without_a_repair,
 };
@@ -57,14 +59,14 @@ fn what_the_child_before_has_split_is_mended_once_the_next_is_gone() {
         let memory = filled();
         plan(&in_slices());
         to_the_end(|_| ());
-        // A busy machine may use up the time for slices: one turn of many is enough.
-        let turn = (2..60).find(|turn| {
+        // A busy machine may use up the time for slices: there is more in each turn, and one is enough.
+        let turn = (2..30).find(|turn| {
             let child = Child::fork(|| memory.holds(0..page(), *turn - 1));
             (0..LEN).step_by(PIECE).for_each(|start| memory.fill(start..start + page(), *turn));
             child.end();
             assert_eq!(memory.huge(), 0, "the kernel splits what is written beside a child");
             // Slices get a part of this time.
-            std::thread::sleep(Duration::from_millis(400));
+            std::thread::sleep(Duration::from_millis(400 * (turn - 1)));
             let child = Child::fork(|| memory.holds(0..page(), *turn));
             slices(12);
             child.end();
@@ -133,25 +135,28 @@ const ASKS: Call = Call { number: libc::SYS_madvise, third: Some(libc::MADV_COLL
 fn what_is_whole_is_not_asked_for_again_until_there_is_a_fork() {
     play_before_6_7("remembered::what_is_whole_is_not_asked_for_again_until_there_is_a_fork", || {
         needs_huge_pages();
+        let plans = shared_number();
         let (child, listener) = notified::start(&[ASKS], || {
             let memory = filled();
             for _ in 0..2 {
                 plan(&in_slices());
                 to_the_end(|_| ());
                 assert_eq!(memory.huge(), LEN);
+                plans.fetch_add(1, Ordering::SeqCst);
             }
             // SAFETY: ends the process.
             unsafe { libc::_exit(0) }
         });
-        let (mut status, mut asks) = (0, 0);
+        // In both plans, between which nobody asks.
+        let (mut status, mut asks) = (0, [0, 0]);
         // SAFETY: `status` outlives the call.
         while unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == 0 {
             let Some(asked) = listener.next() else { continue };
-            asks += 1;
+            asks[plans.load(Ordering::SeqCst) as usize] += 1;
             listener.let_go(asked);
         }
         assert_eq!(status, 0);
-        // Pages that are in use for a moment are asked for again.
-        assert!((LEN / PIECE..2 * LEN / PIECE).contains(&asks), "{asks}");
+        // Other memory may be asked for, too.
+        assert!(asks[0] >= LEN / PIECE && asks[1] < LEN / PIECE, "{asks:?}");
     });
 }
