@@ -348,8 +348,8 @@ impl Tending {
         self.at.store(at, Ordering::Relaxed);
     }
 
-    /// Does the same where only the time tells whether these pieces were split. Slices go on for them, but keep no repair
-    /// or new plan away: on a slow machine it would be for ever.
+    /// Does the same where only the time tells whether these pieces were split. Slices go on for them, but keep no
+    /// repair or new plan away: on a slow machine it would be for ever.
     pub(crate) fn took_perhaps(&self, taken_and_owed: (u64, u64), worked: usize, tended: Tended) {
         self.worked.fetch_add(worked as u64, Ordering::Relaxed);
         self.took(taken_and_owed, 0, tended);
