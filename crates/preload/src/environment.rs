@@ -12,29 +12,40 @@ pub(crate) const PRELOAD: &str = "LD_PRELOAD";
 
 const VARIABLE: &[u8] = b"LD_PRELOAD=";
 
-/// Returns the value of a variable: the C library's first one of this name, of which nothing is copied. `std::env`
-/// would copy it to a heap that programs without a fork never need.
-///
-/// # Safety
-///
-/// 1. Nobody may change the environment while the value is used.
-unsafe fn value<'a>(name: &str) -> Option<&'a [u8]> {
-    let mut place = present();
-    if place.is_null() {
-        return None;
+/// The strings of an environment.
+struct Strings {
+    /// # Invariants
+    ///
+    /// Null, or in a null-terminated array of C strings that nobody changes meanwhile.
+    place: *mut *mut c_char,
+}
+
+impl Strings {
+    /// # Safety
+    ///
+    /// 1. `environment` must be null or a null-terminated array of C strings, which nobody may change while this is
+    ///    used.
+    unsafe fn of(environment: *mut *mut c_char) -> Self {
+        Self { place: environment }
     }
-    loop {
-        // SAFETY: the C library's array, which ends by a null, where the walk stops; contract 1.
-        let string = unsafe { place.read() };
+}
+
+impl Iterator for Strings {
+    type Item = *const c_char;
+
+    #[inline]
+    fn next(&mut self) -> Option<*const c_char> {
+        if self.place.is_null() {
+            return None;
+        }
+        // SAFETY: in the array, by the invariant.
+        let string = unsafe { self.place.read() };
         if string.is_null() {
             return None;
         }
-        // SAFETY: contract 1.
-        if let Some(value) = unsafe { value_of(name.as_bytes(), string) } {
-            return Some(value);
-        }
         // SAFETY: the array goes on up to a null, which this was not.
-        place = unsafe { place.add(1) };
+        self.place = unsafe { self.place.add(1) };
+        Some(string)
     }
 }
 
@@ -44,7 +55,8 @@ const BEGINNINGS: [&[u8]; 3] = [b"PALIMPSEST_", b"LD_PRELOAD", b"__AFL_"];
 /// How many variables are [`Noted`]; `palimpsest run` sets fewer.
 const MOST: usize = 32;
 
-/// The variables that a start may ask for, found in one walk: it asks for twenty, among dozens of others.
+/// The variables that a start may ask for, found in one walk: it asks for twenty, among dozens of others. Nothing is
+/// copied: `std::env` would copy to a heap that programs without a fork never need.
 pub(crate) struct Noted {
     /// # Invariants
     ///
@@ -52,6 +64,8 @@ pub(crate) struct Noted {
     strings: [*const c_char; MOST],
     /// More than [`MOST`] if there are more.
     count: usize,
+    /// Where to look if there are more.
+    environment: *mut *mut c_char,
 }
 
 impl Noted {
@@ -73,45 +87,38 @@ impl Noted {
     /// 1. It must be null or a null-terminated array of C strings, and nobody may change it meanwhile.
     #[unsafe(link_section = "palimpsest_start")]
     unsafe fn of(environment: *mut *mut c_char) -> Self {
-        let mut noted = Self { strings: [ptr::null(); MOST], count: 0 };
-        let mut place = environment;
-        if place.is_null() {
-            return noted;
-        }
-        loop {
-            // SAFETY: contract 1; the walk stops at the null.
-            let string = unsafe { place.read() };
-            if string.is_null() {
-                return noted;
-            }
-            // SAFETY: 1. is this function's.
+        let mut noted = Self { strings: [ptr::null(); MOST], count: 0, environment };
+        // SAFETY: 1. is this function's.
+        for string in unsafe { Strings::of(environment) } {
+            // SAFETY: 1. a string of the environment; contract 1.
             if BEGINNINGS.iter().any(|beginning| unsafe { behind(beginning, string) }.is_some()) {
                 if let Some(place) = noted.strings.get_mut(noted.count) {
                     *place = string;
                 }
                 noted.count += 1;
             }
-            // SAFETY: the array goes on up to a null, which this was not.
-            place = unsafe { place.add(1) };
         }
+        noted
     }
 
-    /// Returns the value of a variable whose name has one of the [`BEGINNINGS`], as [`value`] does.
+    /// Returns the value of a variable whose name has one of the [`BEGINNINGS`]: the first one of this name.
     ///
     /// # Safety
     ///
-    /// 1. Nobody may have changed the strings of the environment since the walk, or do so while the value is used.
+    /// 1. Nobody may have changed a string with this name since the walk, or change the environment while the value is
+    ///    used.
     // Once for all callers, and beside them.
     #[inline(never)]
     #[unsafe(link_section = "palimpsest_start")]
     pub(crate) unsafe fn value<'a>(&self, name: &str) -> Option<&'a [u8]> {
         debug_assert!(BEGINNINGS.iter().any(|&beginning| name.as_bytes().starts_with(beginning)), "{name}");
-        let Some(strings) = self.strings.get(..self.count) else {
-            // SAFETY: 1. is this function's.
-            return unsafe { value(name) };
-        };
-        // SAFETY: 1. a string of the environment, by the invariant of the field; contract 1.
-        strings.iter().find_map(|&string| unsafe { value_of(name.as_bytes(), string) })
+        // SAFETY: 1. a string of the environment; contract 1.
+        let value = |string| unsafe { value_of(name.as_bytes(), string) };
+        match self.strings.get(..self.count) {
+            Some(strings) => strings.iter().copied().find_map(value),
+            // SAFETY: 1. the array that was walked through; contract 1.
+            None => unsafe { Strings::of(self.environment) }.find_map(value),
+        }
     }
 }
 
@@ -289,11 +296,6 @@ mod tests {
         for other in [c"", c"PALIMPSEST_HUGE", c"PALIMPSEST_HUG=1", c"PALIMPSEST_HUGER=1", c"XPALIMPSEST_HUGE=1"] {
             assert_eq!(value(other), None, "{other:?}");
         }
-        let own = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
-        // SAFETY: 1. no test changes the environment.
-        assert_eq!(unsafe { super::value("CARGO_MANIFEST_DIR") }, Some(own.as_bytes()));
-        // SAFETY: 1. as before.
-        assert_eq!(unsafe { super::value("PALIMPSEST_NO_SUCH_VARIABLE") }, None);
     }
 
     /// Fails on: a variable that is not noted, or comes after another of its name; more than are noted, among which one
@@ -303,8 +305,8 @@ mod tests {
         let noted = |strings: &[&CStr]| {
             let mut array: Vec<*mut c_char> = strings.iter().map(|string| string.as_ptr().cast_mut()).collect();
             array.push(ptr::null_mut());
-            // SAFETY: 1. the array ends with a null, and nobody changes it.
-            unsafe { Noted::of(array.as_mut_ptr()) }
+            // SAFETY: 1. the array ends with a null, and nobody changes it: it stays for ever.
+            unsafe { Noted::of(array.leak().as_mut_ptr()) }
         };
         let few =
             noted(&[c"HOME=/", c"PALIMPSEST_HUGE=a", c"P", c"__AFL_SHM_ID=7", c"PALIMPSEST_HUGE=b", c"LD_PRELOAD="]);
@@ -315,13 +317,15 @@ mod tests {
         }
         // SAFETY: 1. as before.
         assert_eq!(unsafe { few.value("PALIMPSEST_HUG") }, None);
-        // Too many: then the environment itself is asked, where this is not set.
-        let many = noted(&[c"PALIMPSEST_NO_SUCH_VARIABLE="; MOST + 1]);
-        // SAFETY: 1. no test changes the environment.
-        assert_eq!(unsafe { many.value("PALIMPSEST_NO_SUCH_VARIABLE") }, None);
-        let full = noted(&[c"PALIMPSEST_NO_SUCH_VARIABLE="; MOST]);
-        // SAFETY: 1. constants.
-        assert_eq!(unsafe { full.value("PALIMPSEST_NO_SUCH_VARIABLE") }, Some(&b""[..]));
+        // As many as are noted, and more: then the environment itself is asked.
+        for count in [MOST, MOST + 1] {
+            let mut strings = vec![c"PALIMPSEST_OTHER="; count];
+            strings[count - 1] = c"PALIMPSEST_LAST=c";
+            let many = noted(&strings);
+            // SAFETY: 1. constants.
+            let value = |name| unsafe { many.value(name) };
+            assert_eq!([value("PALIMPSEST_LAST"), value("PALIMPSEST_NONE")], [Some(&b"c"[..]), None], "{count}");
+        }
         // SAFETY: 1. null is allowed.
         assert_eq!(unsafe { Noted::of(ptr::null_mut()) }.count, 0);
     }

@@ -73,15 +73,17 @@ pub(super) enum Sent {
 pub(crate) fn take_answer(shared: &'static Shared) -> Option<Errand> {
     shared.desk.answered().inspect(|errand| {
         shared.tending.note_unbooked(nanos(errand.spent));
-        if errand.answer.is_ok() && has_mended(errand) {
+        if errand.answer.is_ok() && has_mended(shared, errand) {
             shared.tending.took_errand(nanos(errand.spent), errand.asked);
         }
     })
 }
 
-/// Whether an errand took too long to have found all whole. One of which nobody knows that has mended something.
-fn has_mended(errand: &Errand) -> bool {
-    errand.spent.is_zero() || nanos(errand.spent) >= LEAST_MENDING * errand.asked as u64
+/// Whether an errand has mended anything: it was sent only for what is split, where the kernel tells, or took too long
+/// to have found all whole. One counts of which nobody knows how long it took.
+fn has_mended(shared: &Shared, errand: &Errand) -> bool {
+    let is_told = !shared.tending.counts_forks();
+    is_told || errand.spent.is_zero() || nanos(errand.spent) >= LEAST_MENDING * errand.asked as u64
 }
 
 impl Sender {
@@ -96,7 +98,7 @@ impl Sender {
         let none = Span::default();
         let (last, made, mended) = match errand {
             Some(errand @ Errand { span, answer: Ok(()), .. }) => {
-                (span, span, if has_mended(&errand) { shared.tending.errand() } else { 0 })
+                (span, span, if has_mended(shared, &errand) { shared.tending.errand() } else { 0 })
             }
             Some(Errand { span, answer: Err(_), .. }) if !shared.tending.was_late() => (span, none, 0),
             Some(_) | None => (none, none, 0),

@@ -204,11 +204,16 @@ impl Tending {
         self.forks.fetch_max(1, Ordering::Relaxed);
     }
 
+    /// Whether forks are counted.
+    pub(super) fn counts_forks(&self) -> bool {
+        self.forks.load(Ordering::Relaxed) != 0
+    }
+
     /// Notes that a fork is about to be made, or was: what is huge now may be split soon.
     #[inline]
     pub(crate) fn note_fork(&self) {
         // Written only where it is read.
-        if self.forks.load(Ordering::Relaxed) != 0 {
+        if self.counts_forks() {
             self.forks.fetch_add(1, Ordering::Relaxed);
         }
     }

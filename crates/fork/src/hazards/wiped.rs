@@ -62,7 +62,7 @@ pub(crate) struct Wiped<T: 'static> {
 impl<T: Zeroed> Wiped<T> {
     /// # Safety
     ///
-    /// 1. All with this slot have the same `T`.
+    /// 1. No other has this slot, but for one of the same `T` in a test.
     pub(crate) const unsafe fn new(slot: Slot) -> Self {
         const { assert!(size_of::<T>() <= SLOT && align_of::<T>() <= SLOT) };
         Self { slot, place: AtomicPtr::new(ptr::null_mut()) }
@@ -80,7 +80,8 @@ impl<T: Zeroed> Wiped<T> {
 
     /// Returns the value; if there can be none, `instead`, from now on and in all children.
     pub(crate) fn get_or(&self, instead: &'static T) -> &'static T {
-        self.get().unwrap_or_else(|| self.settle(ptr::from_ref(instead).cast_mut()))
+        // SAFETY: 1. a value that lives for ever.
+        self.get().unwrap_or_else(|| unsafe { self.settle(ptr::from_ref(instead).cast_mut()) })
     }
 
     /// Each program below `palimpsest run` does this before its `main`: so beside all else that such a program runs
@@ -89,14 +90,18 @@ impl<T: Zeroed> Wiped<T> {
     #[cfg_attr(not(miri), unsafe(link_section = "palimpsest_start"))]
     fn make(&self) -> Option<&'static T> {
         let place = page()?.wrapping_add(self.slot as usize * SLOT);
-        // Big enough, aligned, and valid as zeros, by the contract of the trait.
-        Some(self.settle(place.cast()))
+        // SAFETY: 1. this one's slot, big enough, aligned, and valid as zeros, by the contracts of the trait and `new`.
+        Some(unsafe { self.settle(place.cast()) })
     }
 
-    /// Makes `place`, whose value lives for ever, the one for all, unless another thread's came first.
-    fn settle(&self, place: *mut T) -> &'static T {
+    /// Makes `place` the one for all, unless another thread's came first.
+    ///
+    /// # Safety
+    ///
+    /// 1. `place` must be a value that is never given back.
+    unsafe fn settle(&self, place: *mut T) -> &'static T {
         let place = first(&self.place, place);
-        // SAFETY: by the invariant of the field, and because the callers keep that promise.
+        // SAFETY: by contract 1 or the invariant of the field.
         unsafe { &*place }
     }
 }
