@@ -102,8 +102,13 @@ pub unsafe extern "C" fn palimpsest_pkey_mprotect(
     rights: c_int,
     key: c_int,
 ) -> c_int {
-    // The C library has no such function everywhere.
+    // The C library has no such function everywhere. Where it has, it asks for no key as here: kernels without keys
+    // (AArch64 before Linux 6.12) lack the call.
     let call = || {
+        if key == -1 {
+            // SAFETY: contract 1.
+            return unsafe { libc::mprotect(address, len, rights) };
+        }
         // SAFETY: contract 1.
         let done =
             unsafe { libc::syscall(libc::SYS_pkey_mprotect, address, len, c_long::from(rights), c_long::from(key)) };
