@@ -13,7 +13,7 @@ pub(crate) const PRELOAD: &str = "LD_PRELOAD";
 const VARIABLE: &[u8] = b"LD_PRELOAD=";
 
 /// The strings of an environment.
-struct Strings {
+pub(crate) struct Strings {
     /// # Invariants
     ///
     /// Null, or in a null-terminated array of C strings that nobody changes meanwhile.
@@ -25,7 +25,7 @@ impl Strings {
     ///
     /// 1. `environment` must be null or a null-terminated array of C strings, which nobody may change while this is
     ///    used.
-    unsafe fn of(environment: *mut *mut c_char) -> Self {
+    pub(crate) unsafe fn of(environment: *mut *mut c_char) -> Self {
         Self { place: environment }
     }
 }
@@ -157,6 +157,51 @@ unsafe fn behind(beginning: &[u8], string: *const c_char) -> Option<*const c_cha
     Some(at)
 }
 
+/// Returns the value of a variable of this program's.
+///
+/// # Safety
+///
+/// 1. Nobody may change the environment while the value is used.
+pub(crate) unsafe fn own<'a>(name: &[u8]) -> Option<&'a [u8]> {
+    // SAFETY: 1. the C library's array; contract 1.
+    let mut strings = unsafe { Strings::of(present()) };
+    // SAFETY: 1. a string of the environment; contract 1.
+    strings.find_map(|string| unsafe { value_of(name, string) })
+}
+
+/// Returns which string, counted from 0, loads this object and nothing else, if there are fewer than `most` and a
+/// program that never forks would be served by nothing that they say.
+///
+/// # Safety
+///
+/// 1. `environment` must be null or a null-terminated array of C strings, and nobody may change it meanwhile.
+pub(crate) unsafe fn only_preload(environment: *mut *mut c_char, most: usize) -> Option<usize> {
+    /// Its text in copies; and a signal, which would end a program that does not expect it.
+    const SERVED: [&[u8]; 2] = [b"PALIMPSEST_TEXT=", b"PALIMPSEST_FREEZE=signal"];
+    let mut found = None;
+    // SAFETY: 1. is this function's.
+    for (number, string) in unsafe { Strings::of(environment) }.enumerate() {
+        // SAFETY: 1. a string of the environment; contract 1.
+        let is_served = SERVED.iter().any(|beginning| unsafe { behind(beginning, string) }.is_some());
+        if is_served || number >= most {
+            return None;
+        }
+        // SAFETY: 1. as before.
+        if let Some(value) = unsafe { value_of(PRELOAD.as_bytes(), string) } {
+            if found.is_some() || !entries(value).all(is_object) {
+                return None;
+            }
+            found = Some(number);
+        }
+    }
+    found
+}
+
+/// Whether an entry of `LD_PRELOAD` is this object.
+fn is_object(entry: &[u8]) -> bool {
+    entry.rsplit(|&byte| byte == b'/').next() == Some(OBJECT)
+}
+
 /// Removes every entry for this object from the variable, as [`leave`] does.
 ///
 /// # Safety
@@ -165,7 +210,7 @@ unsafe fn behind(beginning: &[u8], string: *const c_char) -> Option<*const c_cha
 /// 2. No other thread may use the environment.
 pub(crate) unsafe fn leave_preload(environment: *mut *mut c_char) {
     // SAFETY: contracts 1 and 2 are the caller's.
-    unsafe { leave(environment, &|entry| entry.rsplit(|&byte| byte == b'/').next() == Some(OBJECT)) }
+    unsafe { leave(environment, &is_object) }
 }
 
 /// Removes every entry for which `is_gone` returns true from the variable, and the variable if nothing else is in it.
@@ -189,7 +234,7 @@ pub(crate) unsafe fn leave(environment: *mut *mut c_char, is_gone: &dyn Fn(&[u8]
 
 /// Returns the environment of executed programs: it differs from the array that constructors are given once a
 /// constructor before ours has called `setenv`.
-fn present() -> *mut *mut c_char {
+pub(crate) fn present() -> *mut *mut c_char {
     unsafe extern "C" {
         static mut environ: *mut *mut c_char;
     }

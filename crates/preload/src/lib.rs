@@ -24,7 +24,7 @@
 //! | `erase` | `explicit_bzero` and its fortified twin, `memset_explicit`, `palimpsest_forget` |
 //! | `confine` | `prctl`: the program confines itself |
 //! | `confined` | whether it has, or a filter from before its start may end it |
-//! | `execute`, `core_filter` | `exec…`, `posix_spawn…`, `system`, `popen`: the next program's core dumps |
+//! | `execute`, `core_filter` | `exec…`, `posix_spawn…`, `system`, `popen`: the next program's core dumps, and whether it needs this object |
 //! | `channel`, `environment`, `allocator` | care for the program: its descriptors, its children, its heap |
 //! | `cancelling` | no thread ends in what this object does by itself |
 //! | `filters` | the seccomp filters under which the program was started |
@@ -40,8 +40,8 @@
 //! after the call could forget what another thread has moved there meanwhile.
 //!
 //! `vfork` and `daemon` are not defined: the C library's calls within itself cannot be seen, and calls that make a
-//! child without copying page tables need no help. `posix_spawn`, `system` and `popen` are defined only for the filter
-//! of core dumps (`execute`).
+//! child without copying page tables need no help. `posix_spawn`, `system` and `popen` are defined only for what they
+//! execute (`execute`).
 
 mod allocator;
 mod arch;

@@ -47,8 +47,7 @@ const fn exec(name: &'static CStr) -> Next<Exec> {
 }
 
 /// The trampolines' functions, by number.
-static EXEC: [Next<Exec>; 5] =
-    [exec(c"execl"), exec(c"execlp"), exec(c"execle"), exec(c"fexecve"), exec(c"execveat")];
+static EXEC: [Next<Exec>; 5] = [exec(c"execl"), exec(c"execlp"), exec(c"execle"), exec(c"fexecve"), exec(c"execveat")];
 // SAFETY: `int execve(const char *, char *const [], char *const [])`.
 static EXECVE: Next<Execve> = unsafe { Next::new(c"execve") };
 // SAFETY: the same.
@@ -242,9 +241,8 @@ unsafe fn for_child<'a>(
     spawn: impl FnOnce(Option<*const *mut c_char>) -> c_int,
 ) -> c_int {
     // The actions may change the folder in which a path begins.
-    let is_certain = |path: &&CStr| {
-        actions.is_null() || path.to_bytes().starts_with(b"/") || !path.to_bytes().contains(&b'/')
-    };
+    let is_certain =
+        |path: &&CStr| actions.is_null() || path.to_bytes().starts_with(b"/") || !path.to_bytes().contains(&b'/');
     // SAFETY: contract 1.
     let program = unsafe { string(path) }.filter(is_certain).map(program);
     // SAFETY: 1. is (1).

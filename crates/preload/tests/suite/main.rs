@@ -3,6 +3,7 @@
 mod allocators;
 mod calls;
 mod common;
+mod executed;
 mod huge;
 mod languages;
 mod left_alone;

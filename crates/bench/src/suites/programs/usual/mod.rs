@@ -81,7 +81,7 @@ enum Data {
     Some,
 }
 
-const KINDS: [Kind; 7] = [
+const KINDS: [Kind; 8] = [
     Kind {
         name: "postgresql",
         title: "PostgreSQL: a connection, for which it forks",
@@ -138,12 +138,21 @@ const KINDS: [Kind; 7] = [
     },
     Kind {
         name: "make",
-        title: "make: a target that does nothing",
+        title: "make: a target that executes a program without children",
         missing: || Tool { program: scripts::MAKE, package: "make" }.missing(),
         memory: 50 << 20,
         forks: scripts::TARGETS,
         data: Data::None,
-        start: scripts::make,
+        start: |place| scripts::make(place, scripts::Recipe::True),
+    },
+    Kind {
+        name: "make_sh",
+        title: "make: a target that executes a shell",
+        missing: || Tool { program: scripts::MAKE, package: "make" }.missing(),
+        memory: 50 << 20,
+        forks: scripts::TARGETS,
+        data: Data::None,
+        start: |place| scripts::make(place, scripts::Recipe::Shell),
     },
 ];
 

@@ -111,10 +111,28 @@ impl Subject for Answering {
 /// Targets of one run of make.
 pub(super) const TARGETS: u32 = 50;
 
-pub(super) fn make(place: &Place<'_>) -> Result<Box<dyn Subject>, ProgramError> {
+/// What a target does: nothing, by a program.
+#[derive(Clone, Copy)]
+pub(super) enum Recipe {
+    /// `true`, which can have no children: `palimpsest run` leaves its object out.
+    True,
+    /// A shell, which can have some. make executes one for a line with more than one command.
+    Shell,
+}
+
+impl Recipe {
+    const fn line(self) -> &'static str {
+        match self {
+            Self::True => "true",
+            Self::Shell => ":; :",
+        }
+    }
+}
+
+pub(super) fn make(place: &Place<'_>, recipe: Recipe) -> Result<Box<dyn Subject>, ProgramError> {
     let making = |name: &str, targets: u32| -> Result<Run, ProgramError> {
         let file = place.folder.join(name);
-        fs::write(&file, makefile(targets)).map_err(doing(format!("write {}", file.display())))?;
+        fs::write(&file, makefile(targets, recipe)).map_err(doing(format!("write {}", file.display())))?;
         let mut command = place.command(MAKE)?;
         command.args(["--silent", "--jobs=1", "--no-builtin-rules", "--file"]).arg(file);
         Ok(Run { command, spent: Spent::default() })
@@ -124,10 +142,10 @@ pub(super) fn make(place: &Place<'_>) -> Result<Box<dyn Subject>, ProgramError> 
 
 /// Returns targets that start one program each, between two that print the time, so that make's own start does not
 /// count.
-fn makefile(targets: u32) -> String {
+fn makefile(targets: u32, recipe: Recipe) -> String {
     let names: String = (0..targets).map(|number| format!("target{number} ")).collect();
     let text = format!("all: start {names}end\n.PHONY: all start {names}end\nstart end:\n\t@date +%s%N\n");
-    if targets == 0 { text } else { format!("{text}{names}:\n\t@true\n") }
+    if targets == 0 { text } else { format!("{text}{names}:\n\t@{}\n", recipe.line()) }
 }
 
 /// make, started again for each sample; and without targets, for what its own life costs.
@@ -181,11 +199,12 @@ mod tests {
 
     #[test]
     fn the_makefile_has_its_targets_between_two_that_tell_the_time() {
-        let text = makefile(TARGETS);
+        let text = makefile(TARGETS, Recipe::Shell);
         let all = text.lines().next().expect("a line");
         assert!(all.starts_with("all: start target0 ") && all.ends_with(" target49 end"), "{all}");
         assert_eq!(text.matches("\t@").count(), 2);
-        assert_eq!(makefile(0), "all: start end\n.PHONY: all start end\nstart end:\n\t@date +%s%N\n");
+        assert!(text.ends_with("\n\t@:; :\n"), "{text}");
+        assert_eq!(makefile(0, Recipe::True), "all: start end\n.PHONY: all start end\nstart end:\n\t@date +%s%N\n");
     }
 
     #[test]

@@ -1,0 +1,54 @@
+/* Executes a program in one way, in a child, or in its own process if a word before says so:
+ * executes [own] WAY PROGRAM [ARGUMENT...] */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+
+static void die(const char *what) {
+    perror(what);
+    exit(1);
+}
+
+static void execute(const char *way, const char *program, char **arguments) {
+    if (!strcmp(way, "execve") || !strcmp(way, "vfork")) execve(program, arguments, environ);
+    if (!strcmp(way, "execv")) execv(program, arguments);
+    if (!strcmp(way, "execvp")) execvp(program, arguments);
+    if (!strcmp(way, "execvpe")) execvpe(program, arguments, environ);
+    if (!strcmp(way, "execl")) execl(program, arguments[0], arguments[1], arguments[2], NULL);
+    if (!strcmp(way, "fexecve")) fexecve(open(program, O_RDONLY | O_CLOEXEC), arguments, environ);
+    die(way);
+}
+
+static pid_t spawn(const char *way, const char *program, char **arguments) {
+    pid_t child;
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    int error = -1;
+    if (!strcmp(way, "posix_spawn")) error = posix_spawn(&child, program, NULL, NULL, arguments, environ);
+    if (!strcmp(way, "posix_spawnp")) error = posix_spawnp(&child, program, &actions, NULL, arguments, environ);
+    if (!strcmp(way, "elsewhere")) {
+        /* From another folder than this process's. */
+        posix_spawn_file_actions_addchdir_np(&actions, "/");
+        error = posix_spawn(&child, program, &actions, NULL, arguments, environ);
+    }
+    if (error > 0) die(way);
+    return error ? -1 : child;
+}
+
+int main(int count, char **words) {
+    if (count > 3 && !strcmp(words[1], "own")) execute(words[2], words[3], words + 3);
+    if (count < 3) return 2;
+    const char *way = words[1];
+    pid_t child = spawn(way, words[2], words + 2);
+    if (child < 0) child = strcmp(way, "vfork") ? fork() : vfork();
+    if (child == 0) execute(way, words[2], words + 2);
+    int status;
+    return waitpid(child, &status, 0) == child && !status ? 0 : 1;
+}

@@ -1,0 +1,48 @@
+//! Whether a program can have children, as its file tells: no file panics, and one that is said to have none is a
+//! program in which another reader finds no function that makes a process, and no unknown library.
+#![no_main]
+
+#[allow(dead_code, unreachable_pub, reason = "a module of the preload object, which must not be linked")]
+#[path = "../../crates/preload/src/execute/childless.rs"]
+mod childless;
+
+use std::ffi::CString;
+use std::os::fd::AsRawFd;
+
+use childless::{Children, Found};
+use libfuzzer_sys::fuzz_target;
+use object::Endianness;
+use object::elf::{DT_NEEDED, DT_NULL, DT_STRSZ, DT_STRTAB, FileHeader64};
+use object::read::elf::{FileHeader, ProgramHeader};
+
+fuzz_target!(|bytes: &[u8]| {
+    // Such a file can be executed by whoever has it.
+    let file = palimpsest_sys::memory::hand_over("program", bytes).expect("there is memory");
+    let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).expect("no zero byte");
+    if !matches!(childless::look_at(&path), Found::Program(Children::Impossible)) {
+        return;
+    }
+    let header = FileHeader64::<Endianness>::parse(bytes).expect("it was understood");
+    let endian = header.endian().expect("as before");
+    let segments = header.program_headers(endian, bytes).expect("as before");
+    let dynamic = segments.iter().find_map(|segment| segment.dynamic(endian, bytes).transpose());
+    let dynamic = dynamic.expect("it has a table").expect("which was understood");
+    let entries = dynamic.iter().take_while(|entry| entry.d_tag.get(endian) != DT_NULL);
+    let values = |tag| entries.clone().filter(move |entry| entry.d_tag.get(endian) == tag).map(|entry| entry.d_val.get(endian));
+    let [address, len] = [DT_STRTAB, DT_STRSZ].map(|tag| values(tag).last().unwrap_or_default());
+    let names = segments.iter().find_map(|segment| {
+        let start = address.checked_sub(segment.p_vaddr(endian)).filter(|&start| start < segment.p_filesz(endian))?;
+        let from = usize::try_from(segment.p_offset(endian) + start).ok()?;
+        bytes.get(from..from + usize::try_from(len).ok()?)
+    });
+    let names = names.expect("they are in the file");
+    for name in names.split(|&byte| byte == 0) {
+        for maker in ["fork", "execve", "posix_spawn", "system", "dlopen"] {
+            assert!(!name.ends_with(maker.as_bytes()), "{maker}");
+        }
+    }
+    for library in values(DT_NEEDED) {
+        let name = names[usize::try_from(library).expect("it is among them")..].split(|&byte| byte == 0).next();
+        assert!(name.is_some_and(|name| name.starts_with(b"lib") || name.starts_with(b"ld-")), "{name:?}");
+    }
+});
