@@ -27,8 +27,9 @@ fuzz_target!(|bytes: &[u8]| {
     let segments = header.program_headers(endian, bytes).expect("as before");
     let dynamic = segments.iter().find_map(|segment| segment.dynamic(endian, bytes).transpose());
     let dynamic = dynamic.expect("it has a table").expect("which was understood");
-    let entries = dynamic.iter().take_while(|entry| entry.d_tag.get(endian) != DT_NULL);
-    let values = |tag| entries.clone().filter(move |entry| entry.d_tag.get(endian) == tag).map(|entry| entry.d_val.get(endian));
+    let entries = dynamic.iter().map(|entry| (entry.d_tag.get(endian), entry.d_val.get(endian)));
+    let entries = entries.take_while(|&(tag, _)| tag != DT_NULL);
+    let values = |wanted| entries.clone().filter(move |&(tag, _)| tag == wanted).map(|(_, value)| value);
     let [address, len] = [DT_STRTAB, DT_STRSZ].map(|tag| values(tag).last().unwrap_or_default());
     let names = segments.iter().find_map(|segment| {
         let start = address.checked_sub(segment.p_vaddr(endian)).filter(|&start| start < segment.p_filesz(endian))?;

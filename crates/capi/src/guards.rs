@@ -102,19 +102,18 @@ pub unsafe extern "C" fn palimpsest_pkey_mprotect(
     rights: c_int,
     key: c_int,
 ) -> c_int {
-    // The C library has no such function everywhere. Where it has, it asks for no key as here: kernels without keys
-    // (AArch64 before Linux 6.12) lack the call.
+    // As in the C library: kernels without keys (AArch64 before Linux 6.12) lack the call.
+    if key == -1 {
+        // SAFETY: 1. is contract 1.
+        return unsafe { palimpsest_mprotect(address, len, rights) };
+    }
+    // The C library has no such function everywhere.
     let call = || {
-        if key == -1 {
-            // SAFETY: contract 1.
-            return unsafe { libc::mprotect(address, len, rights) };
-        }
         // SAFETY: contract 1.
         let done =
             unsafe { libc::syscall(libc::SYS_pkey_mprotect, address, len, c_long::from(rights), c_long::from(key)) };
         if done == 0 { 0 } else { -1 }
     };
-    // -1 leaves the key as it is.
     like_libc(-1, || noted(address, len, rights, u32::try_from(key).ok(), call))
 }
 

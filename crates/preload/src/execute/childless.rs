@@ -4,6 +4,7 @@
 //! sixth of the life of `true` or `cat`. It is known by what it asks of its libraries (`elf(5)`, `DT_STRTAB` and
 //! `DT_NEEDED`). Whatever is not understood, or longer than usual, may have children.
 
+use std::env::consts::ARCH;
 use std::ffi::CStr;
 use std::mem::size_of;
 use std::ops::ControlFlow;
@@ -88,12 +89,6 @@ const LONGEST: u64 = 16 << 10;
 /// The most libraries to look at.
 const LIBRARIES: usize = 8;
 
-/// The machine of this program.
-#[cfg(target_arch = "x86_64")]
-const MACHINE: elf::Machine = elf::EM_X86_64;
-#[cfg(target_arch = "aarch64")]
-const MACHINE: elf::Machine = elf::EM_AARCH64;
-
 /// What is known of the children of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Children {
@@ -147,11 +142,12 @@ fn names(file: &BriefFile) -> Option<Names<'_>> {
     let (mut head, mut dynamic) = ([0; 2 * PIECE], [0; 2 * PIECE]);
     let head = read(file, 0, &mut head)?;
     let (header, _) = from_bytes::<FileHeader64<LittleEndian>>(head).ok()?;
+    let own_machine = if ARCH == "aarch64" { elf::EM_AARCH64 } else { elf::EM_X86_64 };
     let ident = &header.e_ident;
     let is_ours = ident.magic == elf::ELFMAG
         && ident.class == elf::ELFCLASS64
         && ident.data == elf::ELFDATA2LSB
-        && header.e_machine.get(LittleEndian) == MACHINE
+        && header.e_machine.get(LittleEndian) == own_machine
         && usize::from(header.e_phentsize.get(LittleEndian)) == size_of::<ProgramHeader64<LittleEndian>>();
     let segments = head.get(usize::try_from(header.e_phoff.get(LittleEndian)).ok()?..).filter(|_| is_ours)?;
     let count = usize::from(header.e_phnum.get(LittleEndian));

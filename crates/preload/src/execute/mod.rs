@@ -145,7 +145,7 @@ macro_rules! with_own_environment {
             let (Some(real), with_environment) = (real(&$next), real(&$other)) else { return missing() };
             let call = |other: Option<_>| match (other, with_environment) {
                 // SAFETY: contract 1.
-                (Some(environment), Some(with_environment)) => unsafe { with_environment(path, arguments, environment) },
+                (Some(other), Some(with_environment)) => unsafe { with_environment(path, arguments, other) },
                 // SAFETY: contract 1.
                 _ => unsafe { real(path, arguments) },
             };
