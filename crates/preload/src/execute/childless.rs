@@ -86,8 +86,9 @@ const PIECE: usize = 512;
 const KEPT: usize = 32;
 /// The longest table of strings to look at, in bytes; nine of ten programs have less than 4 KiB.
 const LONGEST: u64 = 16 << 10;
-/// The most libraries to look at.
+/// The most libraries to look at, and the most parts that are mapped.
 const LIBRARIES: usize = 8;
+const PARTS: usize = 8;
 
 /// What is known of the children of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -136,10 +137,27 @@ fn read<'b>(file: &BriefFile, offset: u64, buffer: &'b mut [u8]) -> Option<&'b [
     buffer.get(..len)
 }
 
-/// Finds the names of a program that is linked dynamically for this machine.
-fn names(file: &BriefFile) -> Option<Names<'_>> {
+/// A part of a file, and the address to which it is mapped.
+#[derive(Clone, Copy, Default)]
+struct Part {
+    address: u64,
+    offset: u64,
+    len: u64,
+}
+
+/// The parts of a program that is linked dynamically for this machine.
+struct Parts {
+    /// Those that are mapped; the others are empty.
+    loaded: [Part; PARTS],
+    dynamic: Part,
+}
+
+/// Reads which parts a file has.
+// On the stack no longer than needed, like what follows.
+#[inline(never)]
+fn parts(file: &BriefFile) -> Option<Parts> {
     // Most programs have 13 headers of 56 bytes.
-    let (mut head, mut dynamic) = ([0; 2 * PIECE], [0; 2 * PIECE]);
+    let mut head = [0; 2 * PIECE];
     let head = read(file, 0, &mut head)?;
     let (header, _) = from_bytes::<FileHeader64<LittleEndian>>(head).ok()?;
     let own_machine = if ARCH == "aarch64" { elf::EM_AARCH64 } else { elf::EM_X86_64 };
@@ -152,11 +170,27 @@ fn names(file: &BriefFile) -> Option<Names<'_>> {
     let segments = head.get(usize::try_from(header.e_phoff.get(LittleEndian)).ok()?..).filter(|_| is_ours)?;
     let count = usize::from(header.e_phnum.get(LittleEndian));
     let (segments, _) = slice_from_bytes::<ProgramHeader64<LittleEndian>>(segments, count).ok()?;
+    let of_kind = |kind| segments.iter().filter(move |segment| segment.p_type.get(LittleEndian) == kind);
+    let part = |segment: &ProgramHeader64<LittleEndian>| Part {
+        address: segment.p_vaddr.get(LittleEndian),
+        offset: segment.p_offset.get(LittleEndian),
+        len: segment.p_filesz.get(LittleEndian),
+    };
+    let mut parts = Parts { loaded: [Part::default(); PARTS], dynamic: of_kind(elf::PT_DYNAMIC).next().map(part)? };
+    for (number, segment) in of_kind(elf::PT_LOAD).enumerate() {
+        *parts.loaded.get_mut(number)? = part(segment);
+    }
+    Some(parts)
+}
 
-    let table = segments.iter().find(|segment| segment.p_type.get(LittleEndian) == elf::PT_DYNAMIC)?;
-    let len = usize::try_from(table.p_filesz.get(LittleEndian)).ok()?;
-    let dynamic = read(file, table.p_offset.get(LittleEndian), dynamic.get_mut(..len)?)?;
-    let (entries, _) = slice_from_bytes::<Dyn64<LittleEndian>>(dynamic, len / size_of::<Dyn64<LittleEndian>>()).ok()?;
+/// Finds the names of a program that is linked dynamically for this machine.
+#[inline(never)]
+fn names(file: &BriefFile) -> Option<Names<'_>> {
+    let Parts { loaded, dynamic } = parts(file)?;
+    let mut table = [0; 2 * PIECE];
+    let len = usize::try_from(dynamic.len).ok()?;
+    let table = read(file, dynamic.offset, table.get_mut(..len)?)?;
+    let (entries, _) = slice_from_bytes::<Dyn64<LittleEndian>>(table, len / size_of::<Dyn64<LittleEndian>>()).ok()?;
     let (mut address, mut names) = (0, Names { file, offset: 0, len: 0, libraries: [0; LIBRARIES], count: 0 });
     for entry in entries {
         let value = entry.d_val.get(LittleEndian);
@@ -173,13 +207,9 @@ fn names(file: &BriefFile) -> Option<Names<'_>> {
             _ => {}
         }
     }
-    let is_inside = |segment: &&ProgramHeader64<LittleEndian>| {
-        let (start, len) = (segment.p_vaddr.get(LittleEndian), segment.p_filesz.get(LittleEndian));
-        segment.p_type.get(LittleEndian) == elf::PT_LOAD
-            && address.checked_sub(start).is_some_and(|inside| inside < len)
-    };
-    let holder = segments.iter().find(is_inside)?;
-    names.offset = holder.p_offset.get(LittleEndian).checked_add(address - holder.p_vaddr.get(LittleEndian))?;
+    let inside = |part: &Part| address.checked_sub(part.address).filter(|&inside| inside < part.len);
+    let place = loaded.iter().find_map(|part| part.offset.checked_add(inside(part)?));
+    names.offset = place?;
     (names.len <= LONGEST).then_some(names)
 }
 
@@ -191,6 +221,7 @@ fn is_maker(name: &[u8]) -> bool {
 
 impl Names<'_> {
     /// Whether no name is one of [`MAKERS`], and all libraries are [`MEEK`].
+    #[inline(never)]
     fn are_childless(&self) -> bool {
         let mut meek = 0;
         let mut begin = 0;

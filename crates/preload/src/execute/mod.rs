@@ -249,54 +249,39 @@ unsafe fn for_child<'a>(
     unsafe { unserved::execute(program, Process::Child, environment, spawn) }
 }
 
-/// `posix_spawn(3)`.
-///
-/// # Safety
-///
-/// 1. As for the C library's function.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn posix_spawn(
-    child: *mut pid_t,
-    path: *const c_char,
-    actions: *const posix_spawn_file_actions_t,
-    attributes: *const posix_spawnattr_t,
-    arguments: *const *mut c_char,
-    environment: *const *mut c_char,
-) -> c_int {
-    let Some(real) = real(&POSIX_SPAWN) else { return libc::ENOSYS };
-    let spawn_with = |other: Option<_>| {
-        let environment = other.unwrap_or(environment);
-        // SAFETY: contract 1.
-        let spawn = || unsafe { real(child, path, actions, attributes, arguments, environment) };
-        core_filter::around(|| spawned(spawn, lacks_place, make_room))
-    };
-    // SAFETY: 1. is contract 1.
-    unsafe { for_child(path, actions, environment, Program::At, spawn_with) }
+/// Defines functions of the family `posix_spawn`.
+macro_rules! spawns {
+    ($($name:ident $next:ident $program:ident)*) => {$(
+        #[doc = concat!("`", stringify!($name), "(3)`.")]
+        ///
+        /// # Safety
+        ///
+        /// 1. As for the C library's function.
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub unsafe extern "C" fn $name(
+            child: *mut pid_t,
+            path: *const c_char,
+            actions: *const posix_spawn_file_actions_t,
+            attributes: *const posix_spawnattr_t,
+            arguments: *const *mut c_char,
+            environment: *const *mut c_char,
+        ) -> c_int {
+            let Some(real) = real(&$next) else { return libc::ENOSYS };
+            let spawn = |other: Option<_>| {
+                let environment = other.unwrap_or(environment);
+                // SAFETY: contract 1.
+                let spawn = || unsafe { real(child, path, actions, attributes, arguments, environment) };
+                core_filter::around(|| spawned(spawn, lacks_place, make_room))
+            };
+            // SAFETY: 1. is contract 1.
+            unsafe { for_child(path, actions, environment, Program::$program, spawn) }
+        }
+    )*};
 }
 
-/// `posix_spawnp(3)`.
-///
-/// # Safety
-///
-/// 1. As for the C library's function.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn posix_spawnp(
-    child: *mut pid_t,
-    file: *const c_char,
-    actions: *const posix_spawn_file_actions_t,
-    attributes: *const posix_spawnattr_t,
-    arguments: *const *mut c_char,
-    environment: *const *mut c_char,
-) -> c_int {
-    let Some(real) = real(&POSIX_SPAWNP) else { return libc::ENOSYS };
-    let spawn_with = |other: Option<_>| {
-        let environment = other.unwrap_or(environment);
-        // SAFETY: contract 1.
-        let spawn = || unsafe { real(child, file, actions, attributes, arguments, environment) };
-        core_filter::around(|| spawned(spawn, lacks_place, make_room))
-    };
-    // SAFETY: 1. is contract 1.
-    unsafe { for_child(file, actions, environment, Program::Named, spawn_with) }
+spawns! {
+    posix_spawn POSIX_SPAWN At
+    posix_spawnp POSIX_SPAWNP Named
 }
 
 /// `system(3)`.

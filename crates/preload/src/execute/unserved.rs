@@ -44,7 +44,26 @@ pub(super) unsafe fn execute<T>(
 ) -> T {
     // SAFETY: 1. is this function's.
     let preload = program.and_then(|program| unsafe { useless(program, process, environment) });
-    let Some(preload) = preload else { return execute(None) };
+    match preload {
+        None => execute(None),
+        // SAFETY: 1. is this function's.
+        Some(preload) => unsafe { without(preload, environment, execute) },
+    }
+}
+
+/// Calls `execute` with the environment in which this string is left out.
+///
+/// # Safety
+///
+/// 1. `environment` must be a null-terminated array of at most [`VARIABLES`] C strings, and nobody may change it
+///    meanwhile.
+// What it has on the stack, nobody else needs there.
+#[inline(never)]
+unsafe fn without<T>(
+    preload: usize,
+    environment: *const *mut c_char,
+    execute: impl FnOnce(Option<*const *mut c_char>) -> T,
+) -> T {
     let mut strings = [ptr::null_mut(); VARIABLES];
     // SAFETY: 1. is this function's.
     let all = unsafe { environment::Strings::of(environment.cast_mut()) };
