@@ -245,7 +245,7 @@ impl Names<'_> {
     }
 
     /// Calls `see` with the place at which each string ends, and its last bytes: [`KEPT`] at least, if it has so many.
-    /// `None` if the file ends earlier.
+    /// `None` if the file ends earlier, or in a string.
     fn try_each(&self, mut see: impl FnMut(u64, &[u8]) -> ControlFlow<()>) -> Option<ControlFlow<()>> {
         let mut buffer = [0; KEPT + PIECE];
         // Of the buffer, what was read before; and of the table, all that was read.
@@ -268,7 +268,7 @@ impl Names<'_> {
             kept = end - rest;
             buffer.copy_within(rest..end, 0);
         }
-        Some(ControlFlow::Continue(()))
+        (kept == 0).then_some(ControlFlow::Continue(()))
     }
 }
 
@@ -362,6 +362,7 @@ mod tests {
                     assert_eq!(Names { libraries, ..names }.are_childless(), expected, "{before} {library}");
                 }
                 assert!(!Names { len: names.len + 1, ..names }.are_childless(), "the file is too short");
+                assert!(!Names { len: names.len - 1, ..names }.are_childless(), "the last name does not end");
                 assert!(!Names { count: 0, ..names }.are_childless(), "without a library it is no program");
             }
         }
