@@ -348,6 +348,22 @@ fn rights_stay_with_what_is_thawed() {
     });
 }
 
+/// Fails on: a thaw that unmaps what it has made for one part where it has already made room for the next.
+#[test]
+fn what_lies_apart_is_thawed_in_one_call() {
+    play("what_lies_apart_is_thawed_in_one_call", || {
+        for lens in [[8 * MIB, 8 * MIB], [MIB, 8 * MIB], [8 * MIB, MIB]] {
+            let mut all = lens.map(filled);
+            all.sort_by_key(|memory| memory.start.addr());
+            freeze(&Options::new().measure(Measure::Nothing));
+            assert!(all.iter().all(Memory::is_frozen));
+            let [first, last] = all.each_ref().map(Memory::range);
+            guard::thaw(first.start..last.end).expect("thawed");
+            assert!(all.iter().all(|memory| memory.is_anonymous() && memory.holds(0..memory.len, 1)));
+        }
+    });
+}
+
 /// Fails on: a thaw that believes the map, and puts a copy in place of a library's code, which cannot be executed, or
 /// of memory that is shared with children; or one that gives back rights that were taken away.
 #[test]

