@@ -3,8 +3,9 @@
 //! A fork may happen in a signal handler that interrupted the program's `malloc`, whose locks are then held for ever;
 //! and whoever freezes the program's heap should not change it. Freezing and reporting are rare and need little.
 //!
-//! Blocks of a power of two come from one region and go back to a list for their size. Larger ones are mappings, and so
-//! are all blocks once the region is full. The lock is only ever tried: if it is held, by another thread or by the code
+//! Blocks of a power of two come from a region and go back to a list for their size. The first region lies among the
+//! object's variables, the second is mapped once that is full. Larger blocks are mappings, and so are all once both are
+//! full. The lock is only ever tried: if it is held, by another thread or by the code
 //! that a signal handler interrupted, a new block is mapped, and a block given back is lost.
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -17,6 +18,9 @@ use crate::arch::system_call;
 /// Address space for blocks; only used parts become memory. Less than a huge page: the kernel would put that on a
 /// boundary of 2 MiB, with a page table of its own, which every fork copies.
 const REGION: usize = 1 << 20;
+/// Bytes for the first blocks, among variables whose mapping and page table each fork copies in any case: a mapping
+/// more costs it some 4 µs. What a look that finds nothing leaves fits. With what follows, whole pages.
+const FIRST: usize = (32 << 10) - 256;
 /// The smallest block, which also holds the link of a list.
 const LEAST_SHIFT: u32 = 4;
 /// The largest block from the region.
@@ -27,30 +31,72 @@ const CLASSES: usize = (MOST_SHIFT - LEAST_SHIFT + 1) as usize;
 const LEAST_PAGE: usize = 4096;
 
 /// The allocator.
+///
+/// In whole pages: no block shares one with variables that a child writes to.
+#[repr(C, align(4096))]
 pub(crate) struct OwnHeap {
+    first: First,
     /// Held: `state` belongs to the thread that set it. Set with `Acquire`, cleared with `Release` in
     /// [`OwnHeap::with_state`]: so the next holder sees the lists as the last one left them.
     is_locked: AtomicBool,
     state: UnsafeCell<State>,
 }
 
+/// The memory of the first region, at the start of a page.
+struct First(UnsafeCell<[u8; FIRST]>);
+
 struct State {
-    /// Start of the region; null before the first use.
-    base: *mut u8,
-    /// Bytes of the region that were handed out at least once.
-    used: usize,
+    first: Region,
+    more: Region,
     /// For each class, a block that was given back; its first bytes hold the next.
     free: [*mut u8; CLASSES],
 }
 
-// SAFETY: `state` is touched only by the holder of `is_locked`, one at a time.
+/// Memory that blocks come from.
+struct Region {
+    /// Null before the first use.
+    base: *mut u8,
+    len: usize,
+    /// Bytes that were handed out at least once.
+    used: usize,
+}
+
+impl Region {
+    const fn new(len: usize) -> Self {
+        Self { base: ptr::null_mut(), len, used: 0 }
+    }
+
+    /// Takes a block that was never handed out; makes the region by `make` first, if there is none.
+    fn take(&mut self, shift: u32, make: impl FnOnce(usize) -> Option<*mut u8>) -> Option<*mut u8> {
+        // The region is aligned to pages only, and so are larger blocks: nothing here asks for more.
+        let start = self.used.checked_next_multiple_of((1 << shift).min(LEAST_PAGE))?;
+        let end = start.checked_add(1 << shift).filter(|&end| end <= self.len)?;
+        if self.base.is_null() {
+            self.base = make(self.len)?;
+        }
+        self.used = end;
+        // SAFETY: `start` lies within the region.
+        Some(unsafe { self.base.add(start) })
+    }
+
+    fn holds(&self, block: *mut u8) -> bool {
+        !self.base.is_null() && (self.base.addr()..self.base.addr() + self.len).contains(&block.addr())
+    }
+}
+
+// SAFETY: `state` is touched only by the holder of `is_locked`, one at a time; `first` by who has a block of it.
 unsafe impl Sync for OwnHeap {}
 
 impl OwnHeap {
     pub(crate) const fn new() -> Self {
         Self {
+            first: First(UnsafeCell::new([0; FIRST])),
             is_locked: AtomicBool::new(false),
-            state: UnsafeCell::new(State { base: ptr::null_mut(), used: 0, free: [ptr::null_mut(); CLASSES] }),
+            state: UnsafeCell::new(State {
+                first: Region::new(FIRST),
+                more: Region::new(REGION),
+                free: [ptr::null_mut(); CLASSES],
+            }),
         }
     }
 
@@ -76,27 +122,19 @@ fn class(layout: Layout) -> Option<u32> {
 }
 
 impl State {
-    fn take(&mut self, shift: u32) -> Option<*mut u8> {
+    fn take(&mut self, shift: u32, first: &First) -> Option<*mut u8> {
         let list = self.free.get_mut((shift - LEAST_SHIFT) as usize)?;
-        let first = *list;
-        if !first.is_null() {
+        let block = *list;
+        if !block.is_null() {
             // SAFETY: a free block is at least as large and aligned as a pointer, and holds the next one of its list.
-            *list = unsafe { link(first).read() };
-            return Some(first);
+            *list = unsafe { link(block).read() };
+            return Some(block);
         }
-        if self.base.is_null() {
-            self.base = map(REGION)?;
-        }
-        // The region is aligned to pages only, and so are larger blocks: nothing here asks for more.
-        let start = self.used.checked_next_multiple_of((1 << shift).min(LEAST_PAGE))?;
-        let end = start.checked_add(1 << shift).filter(|&end| end <= REGION)?;
-        self.used = end;
-        // SAFETY: `start` lies within the region.
-        Some(unsafe { self.base.add(start) })
+        self.first.take(shift, |_| Some(first.0.get().cast())).or_else(|| self.more.take(shift, map))
     }
 
     fn holds(&self, block: *mut u8) -> bool {
-        !self.base.is_null() && (self.base.addr()..self.base.addr() + REGION).contains(&block.addr())
+        self.first.holds(block) || self.more.holds(block)
     }
 
     fn give_back(&mut self, block: *mut u8, shift: u32) {
@@ -114,7 +152,7 @@ unsafe impl GlobalAlloc for OwnHeap {
         if layout.align() > LEAST_PAGE {
             return ptr::null_mut();
         }
-        let block = class(layout).and_then(|shift| self.with_state(|state| state.take(shift)).flatten());
+        let block = class(layout).and_then(|shift| self.with_state(|state| state.take(shift, &self.first)).flatten());
         block.or_else(|| map(mapped_length(layout))).unwrap_or(ptr::null_mut())
     }
 
@@ -218,12 +256,30 @@ mod tests {
         let heap = OwnHeap::new();
         let layout = layout(1 << MOST_SHIFT, 8);
         let mut places = std::collections::BTreeSet::new();
-        for _ in 0..REGION / (1 << MOST_SHIFT) + 4 {
+        for _ in 0..(FIRST + REGION) / (1 << MOST_SHIFT) + 4 {
             // SAFETY: the size is not zero.
             let block = unsafe { heap.alloc(layout) };
             assert!(!block.is_null());
             assert!(places.insert(block), "handed out twice");
         }
+    }
+
+    /// Fails on: a mapping for what fits among the variables; blocks of both regions in one place.
+    #[test]
+    fn small_blocks_come_first_from_the_variables() {
+        let heap = OwnHeap::new();
+        let own = heap.first.0.get().addr()..heap.first.0.get().addr() + FIRST;
+        let layout = layout(1 << 10, 8);
+        // SAFETY: the size is not zero.
+        let places: Vec<*mut u8> = (0..FIRST >> 9).map(|_| unsafe { heap.alloc(layout) }).collect();
+        assert!(places.iter().all(|place| !place.is_null()));
+        let inside = places.iter().map(|place| own.contains(&place.addr()));
+        assert_eq!(inside.collect::<Vec<_>>(), (0..FIRST >> 9).map(|number| number < FIRST >> 10).collect::<Vec<_>>());
+        assert_eq!(places.iter().collect::<std::collections::BTreeSet<_>>().len(), places.len());
+        // SAFETY: it came from this heap with this layout, and is not used any more.
+        unsafe { heap.dealloc(places[0], layout) };
+        // SAFETY: the size is not zero.
+        assert_eq!(unsafe { heap.alloc(layout) }, places[0], "it was free");
     }
 
     #[test]

@@ -156,6 +156,13 @@ fn end_work() {
     AT_WORK.store(0, Ordering::Release);
 }
 
+/// Whether a child that the calling thread forks now need not be told that it is [`born`]: this is the main thread, and
+/// not at work.
+#[inline]
+pub(crate) fn is_at_rest() -> bool {
+    is_main_thread() && AT_WORK.load(Ordering::Relaxed) == 0
+}
+
 /// Notes in a child of `fork` that the main thread, which may have been at work, is not there. Writes nothing without
 /// need: the page is the parent's, too.
 pub(crate) fn born() {

@@ -3,6 +3,7 @@
 use libc::pid_t;
 
 use crate::next::Next;
+use crate::started::Started;
 use crate::{confined, core_filter, earlier, errno, freezing, started};
 
 type Fork = unsafe extern "C" fn() -> pid_t;
@@ -24,18 +25,56 @@ pub(crate) fn resolve() {
 #[unsafe(link_section = "palimpsest_start")]
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fork() -> pid_t {
-    let Some(started) = started::get() else { return plain() };
+    match prepare() {
+        // The last call here: the child goes on in the program, and has no page fault for code of this object.
+        Prepared::Plain => plain(),
+        Prepared::Held => {
+            let child = plain();
+            if child == 0 {
+                confined::born();
+            }
+            child
+        }
+        // SAFETY: 1. is (1).
+        Prepared::Frozen(started) => unsafe { frozen(started) },
+    }
+}
+
+/// What is left to do at a fork.
+enum Prepared {
+    /// To fork.
+    Plain,
+    /// To fork, and to tell the child that the main thread, which may be at work, is not there.
+    Held,
+    /// To fork with frozen memory.
+    Frozen(&'static Started),
+}
+
+/// Does what comes before a fork. Leaves `errno` as it was. Apart from the fork itself, whose frame could not be given
+/// up before the last call otherwise.
+#[inline(never)]
+#[unsafe(link_section = "palimpsest_start")]
+fn prepare() -> Prepared {
+    let Some(started) = started::get() else { return Prepared::Plain };
     core_filter::take_back();
     earlier::before_fork();
     let before = errno::Kept::now();
-    if !freezing::at_fork(started) {
-        before.set_again();
-        let child = plain();
-        if child == 0 {
-            confined::born();
-        }
-        return child;
+    let is_frozen = freezing::at_fork(started);
+    before.set_again();
+    match is_frozen {
+        true => Prepared::Frozen(started),
+        false if confined::is_at_rest() => Prepared::Plain,
+        false => Prepared::Held,
     }
+}
+
+/// # Safety
+///
+/// 1. As for the C library's `fork`.
+#[inline(never)]
+#[unsafe(link_section = "palimpsest_start")]
+unsafe fn frozen(started: &'static Started) -> pid_t {
+    let before = errno::Kept::now();
     // SAFETY: contract 1.
     let forked = unsafe { palimpsest_fork::fork() };
     match forked {

@@ -84,8 +84,10 @@ mod waits;
 #[cfg(not(test))]
 mod wrapped;
 
-/// Apart from the program's heap. Tests keep the usual one.
+/// Apart from the program's heap. Tests keep the usual one. In a section with other variables in whole pages, so that
+/// they leave no gaps between the rest, which each program touches.
 #[cfg(not(test))]
+#[unsafe(link_section = "palimpsest_room")]
 #[global_allocator]
 static HEAP: allocator::OwnHeap = allocator::OwnHeap::new();
 

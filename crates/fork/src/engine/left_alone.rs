@@ -27,6 +27,17 @@ pub(crate) struct LeftAlone {
 }
 
 impl LeftAlone {
+    /// Makes an empty list.
+    pub(crate) const fn new() -> Self {
+        Self {
+            low: AtomicUsize::new(0),
+            high: AtomicUsize::new(0),
+            used: AtomicUsize::new(0),
+            slots: [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; SLOTS],
+            rest: (AtomicUsize::new(0), AtomicUsize::new(0)),
+        }
+    }
+
     /// Begins anew: from now on changes count anywhere.
     pub(crate) fn begin(&self) {
         for (start, end) in self.slots.iter().take(self.used.load(Ordering::Relaxed)) {

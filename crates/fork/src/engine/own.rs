@@ -91,8 +91,8 @@ fn own_areas() -> [Span; 5] {
 
 /// Whether the calling thread uses `span`, or this library's tables lie in it.
 pub(crate) fn is_in_use_here(span: Span) -> bool {
-    let tables = registry::shared().map(Shared::span);
-    own_areas().into_iter().chain(tables).any(|area| area.overlaps(span))
+    let tables = registry::shared().map(Shared::spans);
+    own_areas().into_iter().chain(tables.into_iter().flatten()).any(|area| area.overlaps(span))
 }
 
 /// 1 in a process that has frozen or repaired by itself; 0 in its children.

@@ -9,11 +9,14 @@
 //! * The rest of [`Shared`] is atomics that anybody reads at any time: [statistics](Statistics), and the
 //!   [map](super::frozen_map) of what is frozen.
 //!
-//! The memory is never given back, since guards may read it at any time.
+//! The memory is never given back, since guards may read it at any time. What a process needs in which nothing is worth
+//! a freeze lies among this library's variables, whose mapping and page table each fork copies in any case. The rest is
+//! a mapping of its own, to which such a process never writes: the kernel then copies nothing of it but its bounds.
 
 use std::cell::UnsafeCell;
-use std::ptr;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
+use std::mem::MaybeUninit;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 
 use palimpsest_sys::MapError;
 use palimpsest_sys::memory::calls;
@@ -45,8 +48,8 @@ use crate::figures::{NOTE_TYPE, Note, VERSION};
 use crate::hazards::borrowed;
 use crate::options::Options;
 
-/// All that is known, in memory that starts as zeros. What every fork uses comes first, on one page.
-#[repr(C)]
+/// All that is known. What every fork uses comes first, on one page.
+#[repr(C, align(4096))]
 pub(crate) struct Shared {
     /// Process id of the holder of `lasting`; 0 for nobody; [`LOST`], or a parent's, in a child that was forked while
     /// another thread held it.
@@ -69,14 +72,48 @@ pub(crate) struct Shared {
     pub(crate) progress: progress::Gauges,
     pub(crate) tending: Tending,
     pub(crate) left_alone: LeftAlone,
-    pub(crate) map: FrozenMap,
-    pub(crate) origins: Origins,
-    /// The process that asks for huge pages while this one goes on. Last, since its stack is seldom used.
-    pub(crate) desk: Desk,
+    pub(crate) map: &'static FrozenMap,
+    pub(crate) origins: &'static Origins,
+    /// The process that asks for huge pages while this one goes on.
+    pub(crate) desk: &'static Desk,
 }
 
-// SAFETY: everything is atomic but `lasting`, which only the holder of `owner` refers to, one at a time in a process.
+/// What is apart, in memory that starts as zeros: written only once something is frozen, gathered or moved.
+#[repr(C)]
+struct Apart {
+    map: FrozenMap,
+    origins: Origins,
+    /// Last, since its stack is seldom used.
+    desk: Desk,
+}
+
+// SAFETY: everything is atomic but `lasting`, which only the holder of `owner` refers to, one at a time in a process;
+// what the references lead to may be shared.
 unsafe impl Sync for Shared {}
+
+/// Room for the tables of a process, in whole pages: no child copies other variables with them.
+///
+/// # Invariants
+///
+/// Only whoever has set [`IS_TAKEN`] writes to it.
+struct Room(UnsafeCell<MaybeUninit<Shared>>);
+
+// SAFETY: by its invariant, one thread uses it; what others see of it they are given by `SHARED`.
+unsafe impl Sync for Room {}
+
+// In a section with other variables in whole pages, so that they leave no gaps between the rest.
+#[cfg_attr(not(miri), unsafe(link_section = "palimpsest_room"))]
+static ROOM: Room = Room(UnsafeCell::new(MaybeUninit::zeroed()));
+
+/// Whether the room is taken: by another thread, perhaps in a parent. `Relaxed`: whoever takes it passes on what is in
+/// it by [`SHARED`].
+static IS_TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// Takes the room, once.
+fn take_room() -> Option<NonNull<Shared>> {
+    let is_first = !IS_TAKEN.swap(true, Ordering::Relaxed);
+    NonNull::new(ROOM.0.get().cast()).filter(|_| is_first)
+}
 
 /// Null in a process that has never frozen.
 static SHARED: AtomicPtr<Shared> = AtomicPtr::new(ptr::null_mut());
@@ -176,14 +213,16 @@ fn most_mappings() -> usize {
 }
 
 fn make() -> Result<&'static Shared, MapError> {
-    // One mapping for all, with what is often used at its start: mappings and page tables cost every fork.
     let page = rustix::param::page_size();
-    let head = size_of::<Shared>().next_multiple_of(page);
+    let own = take_room();
+    // One mapping for all, with what is often used at its start: mappings and page tables cost every fork.
+    let apart = size_of::<Apart>().next_multiple_of(page);
     let hot = (MOST_HOT * size_of::<HotPiece>()).next_multiple_of(page);
     let items = (MOST_ITEMS * size_of::<Item>()).next_multiple_of(page);
     let contents = Contents::bytes().next_multiple_of(page);
     let extents = (most_mappings() * size_of::<Held>()).next_multiple_of(page);
-    let len = head + hot + items + contents + extents;
+    let head = if own.is_none() { size_of::<Shared>().next_multiple_of(page) } else { 0 };
+    let len = head + apart + hot + items + contents + extents;
     let room = leak_zeroed(len + PIECE)?;
     // What a usual process uses of the tables then needs one page table, the only one that a child gets a copy of.
     let ahead = room.as_ptr().addr().next_multiple_of(PIECE) - room.as_ptr().addr();
@@ -202,15 +241,20 @@ fn make() -> Result<&'static Shared, MapError> {
         }
     }
     // SAFETY: inside the memory made for it.
-    let hot_place = unsafe { whole.add(head) };
+    let apart_place = unsafe { whole.add(head) };
     // SAFETY: as above.
-    let items_place = unsafe { whole.add(head + hot) };
+    let hot_place = unsafe { apart_place.add(apart) };
     // SAFETY: as above.
-    let contents_place = unsafe { whole.add(head + hot + items) };
+    let items_place = unsafe { hot_place.add(hot) };
     // SAFETY: as above.
-    let extents_place = unsafe { whole.add(head + hot + items + contents) };
+    let contents_place = unsafe { items_place.add(items) };
+    // SAFETY: as above.
+    let extents_place = unsafe { contents_place.add(contents) };
+    // SAFETY: fresh memory of the right size, aligned to a page and never given back; all of it is atomics and memory
+    // for a stack, for which zero is valid.
+    let apart = unsafe { apart_place.cast::<Apart>().as_ref() };
     let lasting = Lasting {
-        // SAFETY: 1. whole pages of the mapping made above, behind the head and before the items.
+        // SAFETY: 1. whole pages of the mapping made above, behind what is apart and before the items.
         ledger: Ledger::new(HotPieces::new(unsafe { MappedVec::within(hot_place, hot) }), Prices::new(page)),
         // SAFETY: 1. whole pages of that mapping, before the contents.
         agenda: Agenda::new(unsafe { MappedVec::within(items_place, items) }),
@@ -220,16 +264,28 @@ fn make() -> Result<&'static Shared, MapError> {
         extents: unsafe { MappedVec::within(extents_place, extents) },
         options: Options::new(),
     };
-    let place = whole.cast::<Shared>();
-    // SAFETY: inside the memory made for it.
-    let lasting_place = UnsafeCell::raw_get(unsafe { &raw const (*place.as_ptr()).lasting });
-    // SAFETY: fresh memory of the right size, aligned to a page; all other fields are atomics, for which zero is valid.
-    unsafe { lasting_place.write(lasting) };
+    let place = own.unwrap_or(whole.cast());
+    let made = Shared {
+        owner: AtomicI32::new(0),
+        statistics: Statistics::default(),
+        lasting: UnsafeCell::new(lasting),
+        replacements: AtomicUsize::new(0),
+        erased: AtomicUsize::new(0),
+        trials: Trials::default(),
+        progress: progress::Gauges::default(),
+        tending: Tending::default(),
+        left_alone: LeftAlone::new(),
+        map: &apart.map,
+        origins: &apart.origins,
+        desk: &apart.desk,
+    };
+    // SAFETY: room of the right size, aligned to a page, that only this call has taken or made.
+    unsafe { place.write(made) };
     // Release, partner: the Acquire load in `shared`. Acquire on failure: the winner's tables are read.
     match SHARED.compare_exchange(ptr::null_mut(), place.as_ptr(), Ordering::Release, Ordering::Acquire) {
         // SAFETY: initialised above, and never given back.
         Ok(_) => Ok(unsafe { place.as_ref() }),
-        // Ours leaks: address space and a page, once. SAFETY: another thread's tables, never given back.
+        // Ours leaks: address space, once. SAFETY: another thread's tables, never given back.
         Err(winner) => Ok(unsafe { &*winner }),
     }
 }
@@ -328,10 +384,10 @@ impl Shared {
         is_empty && statistics.clean() > 0
     }
 
-    /// Returns where this lies.
-    pub(crate) fn span(&self) -> Span {
-        let start = ptr::from_ref(self).addr();
-        Span::new(start, start + size_of::<Self>())
+    /// Returns where this lies, and what is apart.
+    pub(crate) fn spans(&self) -> [Span; 2] {
+        let (own, apart) = (ptr::from_ref(self).addr(), ptr::from_ref(self.map).addr());
+        [Span::new(own, own + size_of::<Self>()), Span::new(apart, apart + size_of::<Apart>())]
     }
 
     /// Counts a replacement in frozen memory. Returns how many there were.
@@ -393,7 +449,7 @@ pub(crate) struct Locked {
 impl Locked {
     /// Returns the tables for one round.
     pub(crate) fn tables(&mut self) -> Result<Tables<'_>, MapError> {
-        Tables::new(self.lasting, self.shared.span())
+        Tables::new(self.lasting, self.shared.spans())
     }
 
     /// Returns the account of forks and repairs.
@@ -403,7 +459,7 @@ impl Locked {
 
     /// Returns the tables, and what a freeze in slices has still to do.
     pub(crate) fn tables_and_agenda(&mut self) -> Result<(Tables<'_>, &mut Agenda), MapError> {
-        Tables::with_agenda(self.lasting, self.shared.span())
+        Tables::with_agenda(self.lasting, self.shared.spans())
     }
 
     /// Returns what is frozen.
@@ -464,7 +520,7 @@ mod tests {
     use super::*;
 
     /// Fails on: advice for a part of what was mapped, which makes three mappings of the tables for forks to copy;
-    /// pages without rights that stay beside them, which does as well.
+    /// pages without rights that stay beside them, which does as well; whatever is written there before there is need.
     #[test]
     fn the_tables_are_one_mapping_and_no_page_without_rights_beside_it() {
         if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
@@ -483,14 +539,19 @@ mod tests {
         let before = Maps::read().expect("/proc");
         let shared = known().expect("memory");
         let maps = Maps::read().expect("/proc");
-        let own = maps.at(shared.span().start).expect("mapped").range();
+        let apart = shared.spans()[1];
+        let own = maps.at(apart.start).expect("mapped").range();
         for beside in [own.start - 1, own.end] {
             // The page below another thread's stack was there before.
             let is_new = before.at(beside).is_none();
             let beside = maps.at(beside).filter(|beside| is_new && !beside.permissions.contains(Permissions::READ));
             assert!(beside.is_none(), "{beside:?}");
         }
-        assert!(own.contains(&(shared.span().start + size_of::<Shared>() - 1)));
+        assert!(own.contains(&(apart.end - 1)));
+        assert_eq!(shared.spans()[0].start, ROOM.0.get().addr());
+        drop(shared.lock().expect("nobody has it"));
+        let apart = apart.rounded_out(rustix::param::page_size());
+        assert_eq!(calls::in_memory(apart), Some(0), "what a fork would copy");
     }
 
     /// Fails on: a child that works on tables which another thread of its parent had half-written, or drops what lay in

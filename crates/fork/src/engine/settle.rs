@@ -32,13 +32,13 @@ pub(super) fn settle(tables: &mut Tables<'_>, shared: &Shared) -> Memory {
         return frozen(tables.extents);
     }
     // Without memory for this, nothing is remembered.
-    let known = ever_frozen(&shared.map);
+    let known = ever_frozen(shared.map);
     let known = known.as_deref().unwrap_or_default();
     let mut room = MOST_THAWED;
     shared.map.clear();
     shared.forget_replacements();
     shared.forget_erased();
-    let mut runs = MapWriter { map: &shared.map, open: None };
+    let mut runs = MapWriter { map: shared.map, open: None };
     let mut bytes = 0;
     for index in 0..tables.vmas.len() {
         let vma = tables.vmas[index];

@@ -50,7 +50,7 @@ pub(crate) struct Tables<'a> {
     /// Where the items of the agenda lie.
     items: Span,
     /// Where the registry lies.
-    registry: Span,
+    registry: [Span; 2],
 }
 
 /// A window of 1 GiB with pages of 4 KiB has at most half as many runs as pages; the runs of bigger windows are cut
@@ -59,12 +59,15 @@ const RUNS: usize = 1 << 17;
 
 impl<'a> Tables<'a> {
     /// Makes the tables. Allocates nothing from the heap.
-    pub(super) fn new(lasting: &'a mut Lasting, registry: Span) -> Result<Self, MapError> {
+    pub(super) fn new(lasting: &'a mut Lasting, registry: [Span; 2]) -> Result<Self, MapError> {
         Self::with_agenda(lasting, registry).map(|(tables, _)| tables)
     }
 
     /// Makes the tables, and returns with them what a freeze in slices has still to do.
-    pub(super) fn with_agenda(lasting: &'a mut Lasting, registry: Span) -> Result<(Self, &'a mut Agenda), MapError> {
+    pub(super) fn with_agenda(
+        lasting: &'a mut Lasting,
+        registry: [Span; 2],
+    ) -> Result<(Self, &'a mut Agenda), MapError> {
         let mappings = lasting.extents.capacity();
         let tables = Self {
             vmas: Vmas::with_capacity(mappings)?,
@@ -107,8 +110,9 @@ impl<'a> Tables<'a> {
     }
 
     /// Returns the addresses of these tables and of the registry.
-    pub(super) fn own_spans(&self) -> [Span; 11] {
+    pub(super) fn own_spans(&self) -> [Span; 12] {
         let [list, text] = self.vmas.own_ranges();
+        let [head, apart] = self.registry.map(Span::range);
         [
             list,
             text,
@@ -120,7 +124,8 @@ impl<'a> Tables<'a> {
             self.contents.range(),
             self.ledger.hot.range(),
             self.items.range(),
-            self.registry.range(),
+            head,
+            apart,
         ]
         .map(Span::from)
     }
@@ -169,7 +174,7 @@ mod tests {
             agenda: Agenda::new(MappedVec::with_capacity(16).expect("memory")),
             options: Options::new(),
         };
-        let mut tables = Tables::new(&mut lasting, Span::default()).expect("memory");
+        let mut tables = Tables::new(&mut lasting, [Span::default(); 2]).expect("memory");
         // As if each had been made on another CPU.
         let ids = [9, 8, 2, 6, 5, 4, 7, 3, 1].map(|inode| FileId { inode, ..FileId::default() });
         for (index, id) in ids.iter().enumerate() {

@@ -6,8 +6,14 @@
 //                                         getppid before each fork
 //     counter faults TIMES                forks that often, and prints for each fork how many pages the process itself
 //                                         had to copy or get for it
-//     counter begin-ends TIMES            forks that often, as the process that `palimpsest run` has started; for each
-//                                         child that ends by exit, prints how many pages it had to copy or get
+//     counter ends TIMES                  forks that often; for each child that ends by exit, prints how many pages it
+//                                         had to copy or get
+//     counter begin-WAY ARGUMENT          does what it does without `begin-`, as the process that `palimpsest run` has
+//                                         started, at the same addresses each time
+//     counter bare TIMES                  forks that often; for each child that does nothing but end, prints how many
+//                                         pages it had to copy or get
+//     counter copied KIBIBYTES            writes to that much memory in small mappings, forks, and prints for a late
+//                                         child how many mappings it has, and how many with pages of its own
 //     counter wait WAY                    writes to 16 MiB, forks, and waits 30 times: for what is there (poll, select)
 //                                         or for a short time (nanosleep); calls getppid before each wait
 
@@ -19,6 +25,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/personality.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
@@ -82,6 +89,15 @@ static int forks(long times, size_t mebibytes) {
   return 0;
 }
 
+// Begins a page of the stack: whether the frames below lie on one page or two would otherwise be chance.
+#define AT_A_PAGE(call)                                                             \
+  do {                                                                              \
+    enum { LARGEST_PAGE = 65536 };                                                  \
+    volatile char *room = alloca((uintptr_t)__builtin_frame_address(0) % LARGEST_PAGE + 1); \
+    room[0] = 0;                                                                    \
+    return call;                                                                    \
+  } while (0)
+
 static __attribute__((noinline)) int count_faults(long times) {
   for (long number = 0; number < times; number++) {
     struct rusage before, after;
@@ -96,13 +112,7 @@ static __attribute__((noinline)) int count_faults(long times) {
   return 0;
 }
 
-// Begins a page of the stack: whether the frames below lie on one page or two would otherwise be chance.
-static int faults(long times) {
-  enum { LARGEST_PAGE = 65536 };
-  volatile char *room = alloca((uintptr_t)__builtin_frame_address(0) % LARGEST_PAGE + 1);
-  room[0] = 0;
-  return count_faults(times);
-}
+static int faults(long times) { AT_A_PAGE(count_faults(times)); }
 
 // A child that ends by exit, as a subshell does: all its page faults.
 static __attribute__((noinline)) int count_ends(long times) {
@@ -119,7 +129,7 @@ static __attribute__((noinline)) int count_ends(long times) {
 }
 
 // As the process that `palimpsest run` has started, which says at its end why it was not frozen.
-static int begin_ends(char **argument) {
+static int begin(char **argument) {
   char stat[1024] = {0}, first[64], *field;
   int file = open("/proc/self/stat", O_RDONLY);
   if (file < 0 || read(file, stat, sizeof stat - 1) <= 0 || !(field = strrchr(stat, ')'))) return 1;
@@ -129,9 +139,55 @@ static int begin_ends(char **argument) {
   setenv("PALIMPSEST_STARTED", first, 1);
   // A page fault maps what the 64 KiB around it hold, wherever these begin.
   personality(ADDR_NO_RANDOMIZE);
-  argument[1] = "ends";
+  argument[1] += strlen("begin-");
   execv(argument[0], argument);
   return 1;
+}
+
+// A child that does nothing but end: all its page faults.
+static __attribute__((noinline)) int count_bare(long times) {
+  for (long number = 0; number < times; number++) {
+    struct rusage before, after;
+    getrusage(RUSAGE_CHILDREN, &before);
+    pid_t child = fork();
+    if (child == 0) _exit(0);
+    if (waitpid(child, 0, 0) != child) return 1;
+    getrusage(RUSAGE_CHILDREN, &after);
+    fprintf(stderr, "%ld\n", after.ru_minflt - before.ru_minflt);
+  }
+  return 0;
+}
+
+static int bare(long times) { AT_A_PAGE(count_bare(times)); }
+
+static int count_mappings(void) {
+  FILE *smaps = fopen("/proc/self/smaps", "r");
+  if (!smaps) return 1;
+  char line[4096];
+  long all = 0, own = 0, kilobytes;
+  while (fgets(line, sizeof line, smaps)) {
+    all += !strncmp(line, "VmFlags:", 8);
+    own += sscanf(line, "Anonymous: %ld", &kilobytes) == 1 && kilobytes > 0;
+  }
+  fprintf(stderr, "%ld\n%ld\n", all, own);
+  return 0;
+}
+
+static int copied(size_t kibibytes) {
+  enum { EACH = 256 << 10, APART = 64 << 10, FORKS = 8 };
+  // Apart from each other, so that there is no whole piece for a huge page.
+  for (size_t done = 0; done < kibibytes << 10; done += EACH) {
+    char *place = mmap(0, EACH + APART, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (place == MAP_FAILED || mprotect(place, EACH, PROT_READ | PROT_WRITE)) return 1;
+    memset(place, 1, EACH);
+  }
+  for (int number = 0; number < FORKS; number++) {
+    pid_t child = fork();
+    if (child == 0) _exit(number + 1 == FORKS ? count_mappings() : 0);
+    int status;
+    if (waitpid(child, &status, 0) != child || status) return 1;
+  }
+  return 0;
 }
 
 static int waits(const char *way) {
@@ -157,8 +213,10 @@ int main(int arguments, char **argument) {
   if (arguments > 2 && !strcmp(argument[1], "count")) return count(argument + 2);
   if (arguments > 3 && !strcmp(argument[1], "fork")) return forks(atol(argument[2]), strtoul(argument[3], 0, 10));
   if (arguments > 2 && !strcmp(argument[1], "faults")) return faults(atol(argument[2]));
-  if (arguments > 2 && !strcmp(argument[1], "begin-ends")) return begin_ends(argument);
+  if (arguments > 2 && !strncmp(argument[1], "begin-", 6)) return begin(argument);
   if (arguments > 2 && !strcmp(argument[1], "ends")) return count_ends(atol(argument[2]));
+  if (arguments > 2 && !strcmp(argument[1], "bare")) return bare(atol(argument[2]));
+  if (arguments > 2 && !strcmp(argument[1], "copied")) return copied(strtoul(argument[2], 0, 10));
   if (arguments > 2 && !strcmp(argument[1], "wait")) return waits(argument[2]);
   return 2;
 }
