@@ -787,6 +787,8 @@ static int frozen_mappings(const unsigned char *at, size_t length) {
 static void locking_thaws(void) {
     /* Not compared: the test reads it. Frozen memory that is locked would be held twice. */
     unsigned char *at = filled(16 * M);
+    if (mmap(NULL, M, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED) die("mmap");
+    unsigned char *apart = filled(16 * M);
     freeze();
     printf("frozen: %d\n", frozen_mappings(at, 16 * M) > 0);
     if (mlock(at + 4 * M, 4096)) die("mlock");
@@ -795,7 +797,13 @@ static void locking_thaws(void) {
     printf("after mlock2: %d\n", frozen_mappings(at + 8 * M, 4096));
     if (syscall(SYS_mlock, at + 12 * M, 4096L)) die("syscall");
     printf("after syscall: %d\n", frozen_mappings(at + 12 * M, 4096));
-    printf("elsewhere: %d\n", frozen_mappings(at, 4096));
+    printf("elsewhere: %d %d\n", frozen_mappings(at, 4096), frozen_mappings(apart, 4096));
+    /* What lies between them cannot be locked. */
+    unsigned char *low = at < apart ? at : apart, *high = at < apart ? apart : at;
+    uint64_t before = sum(at, 16 * M) + sum(apart, 16 * M);
+    int locked = mlock(low, (size_t)(high - low) + 16 * M);
+    printf("both: %d, %d %d\n", locked, frozen_mappings(at, 16 * M), frozen_mappings(apart, 16 * M));
+    printf("same: %d\n", sum(at, 16 * M) + sum(apart, 16 * M) == before);
 }
 static void erased_elsewhere(void) {
     /* Not compared: the test reads it. The bytes are in the extent, although nothing of it lies there now. */
