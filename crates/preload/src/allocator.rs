@@ -14,6 +14,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::arch::system_call;
+use crate::confined;
 
 /// Address space for blocks; only used parts become memory. Less than a huge page: the kernel would put that on a
 /// boundary of 2 MiB, with a page table of its own, which every fork copies.
@@ -151,7 +152,8 @@ impl State {
         *list = block;
         if self.more.holds(block) {
             self.more.blocks -= 1;
-            if self.more.blocks == 0 {
+            // A filter of the program's need not let through what it does not do itself.
+            if self.more.blocks == 0 && !confined::is_seen() {
                 self.give_up_more();
             }
         }
