@@ -247,6 +247,7 @@ unsafe fn slice(
             Ok(gathered) => settle_gathering(&mut locked, occasion, gathering, gathered),
             // For want of a descriptor, say: a refusal as if it had come before, and the next slice goes on.
             Err(Stopped::Mapped(error)) => return Err(error.into()),
+            Err(Stopped::Room(error)) => return Err(error.into()),
             // If the rest cannot be frozen either, the freeze ends, and says why.
             Err(stopped) => {
                 let _ = freeze_the_rest(&mut locked, gathering, Some(stopped));

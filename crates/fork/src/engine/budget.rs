@@ -1,5 +1,6 @@
 //! What a round may use up, and why a round ends early.
 
+use palimpsest_sys::MapError;
 use palimpsest_sys::memory::extent::ExtentError;
 use palimpsest_sys::memory::vec::Full;
 use palimpsest_sys::pages::pagemap::PagemapError;
@@ -92,6 +93,8 @@ pub(crate) enum Stopped {
     },
     #[error("{0}")]
     Tables(#[from] Full),
+    #[error("{0}")]
+    Room(#[from] MapError),
     #[error("{0}")]
     Mapped(#[from] VmasError),
 }

@@ -45,6 +45,7 @@ use palimpsest_sys::threads::own::Blocked;
 use super::agenda::{Agenda, Gathered, Gathering, Where};
 use super::budget::Stopped;
 use super::errands::{Request, Sender, Sent};
+use super::hot::HotPieces;
 use super::huge::{Asked, suits};
 use super::mending::{count, is_made, is_whole};
 use super::piece::PIECE;
@@ -213,20 +214,27 @@ impl Gatherer<'_, '_> {
             return Ok(taken);
         }
         // What was gathered before, and is not huge.
-        let known_in = |run: Span| run.cut(PIECE).filter(|piece| self.tables.ledger.hot.rests(*piece)).count();
+        let known_in = |hot: &HotPieces, run: Span| run.cut(PIECE).filter(|piece| hot.rests(*piece)).count();
         let is_told = self.tables.ledger.hot.sight() == Sight::Told;
         // Of what is asked for again in case it is split, most may be whole.
-        let split_in = |run: Span| if is_told { known_in(run) } else { 0 };
-        if self.errands.send(Request::all(run, split_in(run)), self.agenda.budget) != Sent::Nobody {
-            taken.go_back_to(run.start);
-            return Ok(Taken { is_sent: true, ..taken });
+        let split_of = |known: usize| if is_told { known } else { 0 };
+        if self.errands.sends(run) {
+            let request = Request::all(run, split_of(known_in(&self.tables.ledger.hot, run)));
+            self.tables.give_back();
+            if self.errands.send(request, self.agenda.budget) != Sent::Nobody {
+                taken.go_back_to(run.start);
+                return Ok(Taken { is_sent: true, ..taken });
+            }
+            self.tables.make_room()?;
+            self.tables.list(self.places, self.agenda.budget)?;
         }
         if run.len() / PIECE > own {
             // No deputy can be made: as much as the thread has time for.
             run.end = run.start + own * PIECE;
             taken.go_back_to(run.end);
         }
-        let (split, known) = (split_in(run), known_in(run));
+        let known = known_in(&self.tables.ledger.hot, run);
+        let split = split_of(known);
         let before = CpuMoment::now();
         let is_huge = is_made(self.pagemap);
         let (mut made, mut mended, mut done) = (0, 0, 0);

@@ -68,20 +68,43 @@ impl<'a> Tables<'a> {
         lasting: &'a mut Lasting,
         registry: [Span; 2],
     ) -> Result<(Self, &'a mut Agenda), MapError> {
-        let mappings = lasting.extents.capacity();
-        let tables = Self {
-            vmas: Vmas::with_capacity(mappings)?,
-            eligible: MappedVec::with_capacity(2 * mappings)?,
-            skipped: MappedVec::with_capacity(2 * mappings)?,
-            runs: MappedVec::with_capacity(RUNS)?,
-            excluded: MappedVec::with_capacity(mappings)?,
+        let mut tables = Self {
+            vmas: Vmas::without_room(),
+            eligible: MappedVec::without_room(),
+            skipped: MappedVec::without_room(),
+            runs: MappedVec::without_room(),
+            excluded: MappedVec::without_room(),
             extents: &mut lasting.extents,
             contents: &mut lasting.contents,
             ledger: &mut lasting.ledger,
             items: lasting.agenda.range().into(),
             registry,
         };
+        tables.make_room()?;
         Ok((tables, &mut lasting.agenda))
+    }
+
+    /// Makes room for the lists, which are empty from then on.
+    pub(super) fn make_room(&mut self) -> Result<(), MapError> {
+        let mappings = self.extents.capacity();
+        self.vmas = Vmas::with_capacity(mappings)?;
+        self.eligible = MappedVec::with_capacity(2 * mappings)?;
+        self.skipped = MappedVec::with_capacity(2 * mappings)?;
+        self.runs = MappedVec::with_capacity(RUNS)?;
+        self.excluded = MappedVec::with_capacity(mappings)?;
+        Ok(())
+    }
+
+    /// Gives back what the lists have of memory, of which the caller needs none any more. Before a deputy is sent: to
+    /// unmap takes the lock of all mappings, which the deputy holds while it makes a huge page, and which it may take
+    /// again and again before the kernel hands it to who waits (some ms, `RWSEM_WAIT_TIMEOUT` in
+    /// `kernel/locking/rwsem.c`).
+    pub(super) fn give_back(&mut self) {
+        self.vmas = Vmas::without_room();
+        self.eligible = MappedVec::without_room();
+        self.skipped = MappedVec::without_room();
+        self.runs = MappedVec::without_room();
+        self.excluded = MappedVec::without_room();
     }
 
     /// Returns what will be frozen, or was.
@@ -165,15 +188,37 @@ mod tests {
     use crate::engine::hot::HotPieces;
     use crate::engine::prices::Prices;
 
-    #[test]
-    fn extents_are_found_whatever_the_order_of_their_numbers() {
-        let mut lasting = Lasting {
+    fn lasting() -> Lasting {
+        Lasting {
             extents: MappedVec::with_capacity(16).expect("memory"),
             contents: Contents::new(MappedVec::with_capacity(16).expect("memory")),
             ledger: Ledger::new(HotPieces::new(MappedVec::with_capacity(16).expect("memory")), Prices::new(4096)),
             agenda: Agenda::new(MappedVec::with_capacity(16).expect("memory")),
             options: Options::new(),
+        }
+    }
+
+    /// Fails on: a list that stays mapped, which a slice would have to unmap while a deputy is at work.
+    #[test]
+    fn what_lists_have_of_memory_can_be_given_back() {
+        let mut lasting = lasting();
+        let mut tables = Tables::new(&mut lasting, [Span::default(); 2]).expect("memory");
+        let lists = |tables: &Tables<'_>| -> Vec<Span> {
+            tables.own_spans().into_iter().take(6).filter(|span| !span.is_empty()).collect()
         };
+        let before = lists(&tables);
+        assert_eq!(before.len(), 6);
+        tables.give_back();
+        assert_eq!(lists(&tables), []);
+        tables.make_room().expect("memory");
+        assert_eq!(lists(&tables).len(), 6);
+        tables.runs.push(Span::new(1, 2)).expect("room");
+        assert_eq!(tables.runs[..], [Span::new(1, 2)]);
+    }
+
+    #[test]
+    fn extents_are_found_whatever_the_order_of_their_numbers() {
+        let mut lasting = lasting();
         let mut tables = Tables::new(&mut lasting, [Span::default(); 2]).expect("memory");
         // As if each had been made on another CPU.
         let ids = [9, 8, 2, 6, 5, 4, 7, 3, 1].map(|inode| FileId { inode, ..FileId::default() });

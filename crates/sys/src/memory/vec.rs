@@ -50,6 +50,13 @@ impl<T: Copy> MappedVec<T> {
         Ok(Self { data, capacity: bytes / size_of::<T>(), len: 0, area })
     }
 
+    /// Creates an array for no element, without memory.
+    pub fn without_room() -> Self {
+        // SAFETY: 1. no byte.
+        let area = unsafe { Area::new(NonNull::dangling(), 0) };
+        Self { data: NonNull::dangling(), capacity: 0, len: 0, area }
+    }
+
     /// Creates an array in `len` bytes of existing memory, such as a part of what [`leak_zeroed`] returned. Dropping it
     /// unmaps them.
     ///
@@ -126,6 +133,9 @@ impl<T: fmt::Debug> fmt::Debug for MappedVec<T> {
 
 impl<T> Drop for MappedVec<T> {
     fn drop(&mut self) {
+        if self.capacity == 0 {
+            return;
+        }
         // SAFETY: the mapping belongs to this value, which ends here. The only possible error for a whole mapping is
         // ENOMEM at vm.max_map_count, where the range leaks.
         let _ = unsafe { rustix::mm::munmap(self.area.as_ptr().cast(), self.area.len()) };

@@ -236,6 +236,11 @@ impl Vmas {
         Ok(Self { all: MappedVec::with_capacity(capacity)?, text })
     }
 
+    /// Makes room for no mapping, without memory. It cannot be read.
+    pub fn without_room() -> Self {
+        Self { all: MappedVec::without_room(), text: MappedVec::without_room() }
+    }
+
     /// Reads the list again. Makes system calls and touches only its own memory.
     ///
     /// # Errors
