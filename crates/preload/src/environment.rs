@@ -1,5 +1,5 @@
-//! The environment before `main`: reads it without the heap, and removes this object from `LD_PRELOAD`, so that
-//! programs which this one executes run without it.
+//! The environment: reads it without the heap before `main`, and removes this object from `LD_PRELOAD`, so that programs
+//! which this one executes run without it; and what programs are executed with.
 
 use std::ffi::{CStr, c_char};
 use std::ptr;
@@ -169,32 +169,43 @@ pub(crate) unsafe fn own<'a>(name: &[u8]) -> Option<&'a [u8]> {
     strings.find_map(|string| unsafe { value_of(name, string) })
 }
 
-/// Returns which string, counted from 0, loads this object and nothing else, if there are fewer than `most` and a
-/// program that never forks would be served by nothing that they say.
+/// Whether one of fewer than `most` strings loads this object, and nothing else is loaded; and a program that never
+/// forks would be served by nothing that they say.
 ///
 /// # Safety
 ///
 /// 1. `environment` must be null or a null-terminated array of C strings, and nobody may change it meanwhile.
-pub(crate) unsafe fn only_preload(environment: *mut *mut c_char, most: usize) -> Option<usize> {
-    /// Its text in copies; and a signal, which would end a program that does not expect it.
-    const SERVED: [&[u8]; 2] = [b"PALIMPSEST_TEXT=", b"PALIMPSEST_FREEZE=signal"];
-    let mut found = None;
+pub(crate) unsafe fn loads_only_this(environment: *mut *mut c_char, most: usize) -> bool {
+    /// Its text in copies, all large mappings in huge pages, and a signal, which would end a program that does not
+    /// expect it.
+    const SERVED: [&[u8]; 3] = [b"PALIMPSEST_TEXT=", b"PALIMPSEST_HUGE=gather", b"PALIMPSEST_FREEZE=signal"];
+    let mut is_loaded = false;
     // SAFETY: 1. is this function's.
     for (number, string) in unsafe { Strings::of(environment) }.enumerate() {
         // SAFETY: 1. a string of the environment; contract 1.
         let is_served = SERVED.iter().any(|beginning| unsafe { behind(beginning, string) }.is_some());
         if is_served || number >= most {
-            return None;
+            return false;
         }
         // SAFETY: 1. as before.
         if let Some(value) = unsafe { value_of(PRELOAD.as_bytes(), string) } {
-            if found.is_some() || !entries(value).all(is_object) {
-                return None;
+            if is_loaded || !entries(value).all(is_object) {
+                return false;
             }
-            found = Some(number);
+            is_loaded = entries(value).next().is_some();
         }
     }
-    found
+    is_loaded
+}
+
+/// Whether a string says what to load first.
+///
+/// # Safety
+///
+/// 1. `string` must be a C string that nobody changes meanwhile.
+pub(crate) unsafe fn is_preload(string: *const c_char) -> bool {
+    // SAFETY: 1. is this function's.
+    unsafe { behind(VARIABLE, string) }.is_some()
 }
 
 /// Whether an entry of `LD_PRELOAD` is this object.

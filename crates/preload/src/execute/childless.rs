@@ -2,23 +2,25 @@
 //!
 //! A program that makes no process and executes no other gains nothing by this object, and spends 0.1 ms to load it: a
 //! sixth of the life of `true` or `cat`. It is known by what it asks of its libraries (`elf(5)`, `DT_STRTAB` and
-//! `DT_NEEDED`). Whatever is not understood, or longer than usual, may have children.
+//! `DT_NEEDED`). Whatever is not understood, or longer than usual, may have children. Who makes system calls by
+//! instructions of its own is not known by that.
 
 use std::env::consts::ARCH;
 use std::ffi::CStr;
-use std::mem::size_of;
+use std::mem::{ManuallyDrop, size_of};
 use std::ops::ControlFlow;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use object::LittleEndian;
 use object::elf::{self, Dyn64, FileHeader64, ProgramHeader64};
 use object::pod::{from_bytes, slice_from_bytes};
 use palimpsest_sys::brief_file::BriefFile;
-use rustix::fs::{FileType, Mode, OFlags, Stat, stat};
+use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, accessat, openat, stat};
 use rustix::io::{Errno, pread, retry_on_intr};
 
 /// How names end of functions that make a process, execute a program, or find other functions. Linkers keep a string
 /// that another one ends with only once, so that `fork` may be found at the end of `vfork`.
-const MAKERS: [&[u8]; 25] = [
+pub(super) const MAKERS: [&[u8]; 29] = [
     b"fork",
     b"Fork",
     b"forkpty",
@@ -42,9 +44,15 @@ const MAKERS: [&[u8]; 25] = [
     b"rpm_execcon",
     b"syscall",
     b"dlopen",
+    b"dlopen_mode",
     b"dlmopen",
     b"dlsym",
     b"dlvsym",
+    b"dl_iterate_phdr",
+    // Of the C library, for `popen`.
+    b"proc_open",
+    // Programs of Go, which make their system calls themselves.
+    b"pthread_create",
 ];
 
 /// The last bytes of these names: nearly all others differ in them, and need not be compared byte by byte.
@@ -60,7 +68,7 @@ const TAILS: [[u8; 4]; MAKERS.len()] = {
 
 /// Libraries that make processes only for who calls one of [`MAKERS`]: the C library's, the compiler's, and what small
 /// programs use besides.
-const MEEK: [&[u8]; 17] = [
+pub(super) const MEEK: [&[u8]; 17] = [
     b"libc.so.6",
     b"libm.so.6",
     b"libmvec.so.1",
@@ -90,6 +98,15 @@ const LONGEST: u64 = 16 << 10;
 const LIBRARIES: usize = 8;
 const PARTS: usize = 8;
 
+/// In which process a program is about to be executed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Process {
+    /// That of the caller, which may be a child of `vfork`: whoever ends it leaves its parent all that it has changed.
+    Own,
+    /// A child that the C library makes.
+    Child,
+}
+
 /// What is known of the children of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Children {
@@ -104,25 +121,48 @@ pub(super) enum Found {
     Nothing,
 }
 
-/// Looks at the file under `path`. Opens no file but a regular one, which nobody notices. Async-signal-safe.
-pub(super) fn look_at(path: &CStr) -> Found {
-    let is_executable = |found: Stat| {
-        let is_regular = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
-        is_regular && Mode::from_raw_mode(found.st_mode).intersects(Mode::XUSR | Mode::XGRP | Mode::XOTH)
-    };
-    match stat(path) {
-        Ok(found) if is_executable(found) => {}
-        Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => return Found::Nothing,
+/// Looks at the file under `path`, as whoever executes it there does. Opens no file but a regular one: it takes nothing
+/// from a pipe, and starts no device. Async-signal-safe.
+pub(super) fn look_at(path: &CStr, process: Process) -> Found {
+    // Also where nothing may be executed.
+    match accessat(CWD, path, Access::EXEC_OK, AtFlags::empty()) {
+        Ok(()) => {}
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => return Found::Nothing,
         Err(_) => return Found::Program(Children::Possible),
     }
-    let file = BriefFile::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY);
-    let is_childless = file.is_ok_and(|file| names(&file).is_some_and(|names| names.are_childless()));
+    if !stat(path).is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::RegularFile) {
+        return Found::Nothing;
+    }
+    let is_childless = |file: BorrowedFd<'_>| names(file).is_some_and(|names| names.are_childless());
+    let is_childless = match process {
+        Process::Own => OwnFile::open(path).is_ok_and(|file| is_childless(file.0.as_fd())),
+        Process::Child => BriefFile::open(path, FLAGS).is_ok_and(|file| is_childless(file.as_fd())),
+    };
     Found::Program(if is_childless { Children::Impossible } else { Children::Possible })
+}
+
+const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+
+/// A file of who is about to execute it. Noted nowhere, unlike a [`BriefFile`], and closed by the kernel's own call: a
+/// child of `vfork` that ends in between, or a handler that leaves by `siglongjmp`, leaves no trace but the descriptor.
+struct OwnFile(ManuallyDrop<OwnedFd>);
+
+impl OwnFile {
+    fn open(path: &CStr) -> Result<Self, Errno> {
+        openat(CWD, path, FLAGS | OFlags::CLOEXEC, Mode::empty()).map(|file| Self(ManuallyDrop::new(file)))
+    }
+}
+
+impl Drop for OwnFile {
+    fn drop(&mut self) {
+        // SAFETY: open, its own, and not used any more.
+        unsafe { rustix::io::close(self.0.as_raw_fd()) };
+    }
 }
 
 /// The names in a program's file.
 struct Names<'f> {
-    file: &'f BriefFile,
+    file: BorrowedFd<'f>,
     /// Where they are in the file, and their length in bytes.
     offset: u64,
     len: u64,
@@ -132,7 +172,7 @@ struct Names<'f> {
 }
 
 /// Reads up to a full buffer.
-fn read<'b>(file: &BriefFile, offset: u64, buffer: &'b mut [u8]) -> Option<&'b [u8]> {
+fn read<'b>(file: BorrowedFd<'_>, offset: u64, buffer: &'b mut [u8]) -> Option<&'b [u8]> {
     let len = retry_on_intr(|| pread(file, &mut *buffer, offset)).ok()?;
     buffer.get(..len)
 }
@@ -155,7 +195,7 @@ struct Parts {
 /// Reads which parts a file has.
 // On the stack no longer than needed, like what follows.
 #[inline(never)]
-fn parts(file: &BriefFile) -> Option<Parts> {
+fn parts(file: BorrowedFd<'_>) -> Option<Parts> {
     // Most programs have 13 headers of 56 bytes.
     let mut head = [0; 2 * PIECE];
     let head = read(file, 0, &mut head)?;
@@ -185,7 +225,7 @@ fn parts(file: &BriefFile) -> Option<Parts> {
 
 /// Finds the names of a program that is linked dynamically for this machine.
 #[inline(never)]
-fn names(file: &BriefFile) -> Option<Names<'_>> {
+fn names(file: BorrowedFd<'_>) -> Option<Names<'_>> {
     let Parts { loaded, dynamic } = parts(file)?;
     let mut table = [0; 2 * PIECE];
     let len = usize::try_from(dynamic.len).ok()?;
@@ -285,7 +325,7 @@ mod tests {
     /// What is said of a file: `None` if nothing can be executed.
     fn told(path: &Path) -> Option<Children> {
         let path = CString::new(path.as_os_str().as_bytes()).expect("no zero byte");
-        match look_at(&path) {
+        match look_at(&path, Process::Own) {
             Found::Program(children) => Some(children),
             Found::Nothing => None,
         }
@@ -339,6 +379,29 @@ mod tests {
         assert_eq!(told_of(b"#!/bin/true\n", 0o755), Some(Children::Possible));
     }
 
+    fn are_childless(table: &[u8]) -> bool {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = CString::new(folder.path().join("names").as_os_str().as_bytes()).expect("no zero byte");
+        fs::write(folder.path().join("names"), table).expect("it can be written");
+        let file = BriefFile::open(&path, OFlags::RDONLY).expect("it is there");
+        let mut libraries = [0; LIBRARIES];
+        libraries[0] = 1;
+        Names { file: file.as_fd(), offset: 0, len: table.len() as u64, libraries, count: 1 }.are_childless()
+    }
+
+    /// Fails on: a function that makes a process, and is passed over; another library.
+    #[test]
+    fn each_maker_is_known_and_each_library_that_is_meek() {
+        for maker in MAKERS {
+            assert!(!are_childless(&[b"\0libc.so.6\0puts\0", maker, b"\0"].concat()), "{maker:?}");
+            assert!(are_childless(&[b"\0libc.so.6\0puts\0", maker, b"s\0"].concat()), "{maker:?}");
+        }
+        for library in MEEK {
+            assert!(are_childless(&[b"\0", library, b"\0puts\0"].concat()), "{library:?}");
+            assert!(!are_childless(&[b"\0", library, b".1\0puts\0"].concat()), "{library:?}");
+        }
+    }
+
     /// Fails on: a name whose beginning or end is in another piece than its rest.
     #[test]
     fn names_are_found_wherever_pieces_end() {
@@ -354,7 +417,7 @@ mod tests {
                 let file = BriefFile::open(&path, OFlags::RDONLY).expect("it is there");
                 let mut libraries = [0; LIBRARIES];
                 libraries[0] = before as u64 + 1;
-                let names = Names { file: &file, offset: 0, len: table.len() as u64, libraries, count: 1 };
+                let names = Names { file: file.as_fd(), offset: 0, len: table.len() as u64, libraries, count: 1 };
                 assert_eq!(names.are_childless(), expected, "{before}");
                 // Libraries in the middle of a name, and in none.
                 for (library, expected) in [(before as u64, false), (before as u64 + 2, false), (1 << 40, false)] {
@@ -376,6 +439,6 @@ mod tests {
         let pipe = CString::new(folder.path().join("pipe").as_os_str().as_bytes()).expect("no zero byte");
         // SAFETY: a C string.
         assert_eq!(unsafe { libc::mkfifo(pipe.as_ptr(), 0o755) }, 0);
-        assert!(matches!(look_at(&pipe), Found::Nothing), "whoever writes to it would see a reader");
+        assert!(matches!(look_at(&pipe, Process::Child), Found::Nothing), "whoever writes to it would see a reader");
     }
 }

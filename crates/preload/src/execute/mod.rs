@@ -18,11 +18,12 @@ use std::ptr;
 
 use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
-use crate::arch::trampoline;
+use crate::arch::{system_call, trampoline};
 use crate::cancelling::uncancelled;
 use crate::next::Next;
 use crate::{confined, core_filter, environment, errno};
-use unserved::{Process, Program};
+use childless::Process;
+use unserved::Program;
 
 /// A function of the family `exec`: a trampoline passes on whatever it takes.
 type Exec = unsafe extern "C" fn() -> c_int;
@@ -90,14 +91,17 @@ trampolines! {
     4 execveat
 }
 
-/// Returns a string; `None` for null, to which the kernel has an answer.
+/// Returns a path; `None` for null or an address where nothing is, to which the kernel has an answer.
 ///
 /// # Safety
 ///
-/// 1. It must be null or a C string that nobody changes while it is used.
-unsafe fn string<'a>(text: *const c_char) -> Option<&'a CStr> {
+/// 1. If the kernel can read it, it must be a C string that nobody changes while it is used.
+unsafe fn path_at<'a>(text: *const c_char) -> Option<&'a CStr> {
+    let arguments = [libc::AT_FDCWD as usize, text.expose_provenance(), libc::F_OK as usize];
+    // SAFETY: 1. the kernel reads a path.
+    let answer = unsafe { system_call(libc::SYS_faccessat, arguments) };
     // SAFETY: contract 1.
-    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) })
+    (answer != -(libc::EFAULT as isize)).then(|| unsafe { CStr::from_ptr(text) })
 }
 
 /// Defines functions of the family `exec` that are given an environment.
@@ -119,7 +123,7 @@ macro_rules! with_environment {
             // SAFETY: contract 1.
             let call = |other: Option<_>| unsafe { real(path, arguments, other.unwrap_or(environment)) };
             // SAFETY: contract 1.
-            let program = unsafe { string(path) }.map(Program::$program);
+            let program = unsafe { path_at(path) }.map(Program::$program);
             // SAFETY: 1. is contract 1.
             unsafe { unserved::execute(program, Process::Own, environment, call) }
         }
@@ -150,7 +154,7 @@ macro_rules! with_own_environment {
                 _ => unsafe { real(path, arguments) },
             };
             // SAFETY: contract 1.
-            let program = unsafe { string(path) }.map(Program::$program);
+            let program = unsafe { path_at(path) }.map(Program::$program);
             // SAFETY: 1. the program's own, with which it executes another one.
             unsafe { unserved::execute(program, Process::Own, environment::present(), call) }
         }
@@ -244,7 +248,7 @@ unsafe fn for_child<'a>(
     let is_certain =
         |path: &&CStr| actions.is_null() || path.to_bytes().starts_with(b"/") || !path.to_bytes().contains(&b'/');
     // SAFETY: contract 1.
-    let program = unsafe { string(path) }.filter(is_certain).map(program);
+    let program = unsafe { path_at(path) }.filter(is_certain).map(program);
     // SAFETY: 1. is (1).
     unsafe { unserved::execute(program, Process::Child, environment, spawn) }
 }

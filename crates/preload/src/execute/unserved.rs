@@ -1,15 +1,18 @@
 //! What a program is executed with that can have no children: an environment without this object.
 
 use std::ffi::{CStr, c_char};
+use std::mem::MaybeUninit;
 use std::ptr;
 
-use super::childless::{self, Children, Found};
+use super::childless::{self, Children, Found, Process};
 use crate::cancelling::uncancelled;
-use crate::started::{self, End};
+use crate::filters::Filters;
+use crate::started::{self, End, Started};
 use crate::{confined, environment};
 
-/// Variables that fit on the stack of who executes a program; one that has more keeps the object.
-const VARIABLES: usize = 256;
+/// Variables that fit on the stack of who executes a program, with the null behind them; one that has more keeps the
+/// object.
+const VARIABLES: usize = 192;
 /// Bytes of a path that fit there.
 const PATH: usize = 256;
 
@@ -22,16 +25,8 @@ pub(super) enum Program<'a> {
     Named(&'a CStr),
 }
 
-/// In which process it is about to be executed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Process {
-    Own,
-    Child,
-}
-
 /// Calls `execute` with the environment in which this object is left out, if it is known that the program has no use
-/// for it.
-/// Async-signal-safe, also in a child of `vfork`.
+/// for it. Async-signal-safe, also in a child of `vfork`.
 ///
 /// # Safety
 ///
@@ -43,65 +38,88 @@ pub(super) unsafe fn execute<T>(
     execute: impl FnOnce(Option<*const *mut c_char>) -> T,
 ) -> T {
     // SAFETY: 1. is this function's.
-    let preload = program.and_then(|program| unsafe { useless(program, process, environment) });
-    match preload {
-        None => execute(None),
+    if program.is_some_and(|program| unsafe { is_useless(program, process, environment) }) {
         // SAFETY: 1. is this function's.
-        Some(preload) => unsafe { without(preload, environment, execute) },
+        unsafe { without(environment, execute) }
+    } else {
+        execute(None)
     }
 }
 
-/// Calls `execute` with the environment in which this string is left out.
+/// Calls `execute` with the environment in which this object is left out, which nothing else loads.
 ///
 /// # Safety
 ///
-/// 1. `environment` must be a null-terminated array of at most [`VARIABLES`] C strings, and nobody may change it
-///    meanwhile.
+/// 1. As for [`execute`].
 // What it has on the stack, nobody else needs there.
 #[inline(never)]
-unsafe fn without<T>(
-    preload: usize,
-    environment: *const *mut c_char,
-    execute: impl FnOnce(Option<*const *mut c_char>) -> T,
-) -> T {
+unsafe fn without<T>(environment: *const *mut c_char, execute: impl FnOnce(Option<*const *mut c_char>) -> T) -> T {
     let mut strings = [ptr::null_mut(); VARIABLES];
     // SAFETY: 1. is this function's.
     let all = unsafe { environment::Strings::of(environment.cast_mut()) };
-    for (place, string) in strings.iter_mut().zip(all.enumerate().filter(|&(number, _)| number != preload)) {
-        *place = string.1.cast_mut();
+    // SAFETY: 1. strings of the environment; is this function's.
+    let kept = all.filter(|&string| !unsafe { environment::is_preload(string) });
+    // The last stays null, whatever another thread has added.
+    for (place, string) in strings.iter_mut().take(VARIABLES - 1).zip(kept) {
+        *place = string.cast_mut();
     }
     execute(Some(strings.as_ptr()))
 }
 
-/// Returns which variable loads this object, if the program has no use for it and there are fewer than [`VARIABLES`].
+/// Whether the program has no use for this object, and the environment without it fits.
 ///
 /// # Safety
 ///
 /// 1. As for [`execute`].
 #[inline(never)]
-unsafe fn useless(program: Program<'_>, process: Process, environment: *const *mut c_char) -> Option<usize> {
-    // It makes calls that the program does not make. And whoever executes in the process that `palimpsest run` has
-    // started is told of its end by what is executed.
-    if confined::is_seen() || process == Process::Own && is_told() {
-        return None;
+unsafe fn is_useless(program: Program<'_>, process: Process, environment: *const *mut c_char) -> bool {
+    let Some(started) = started::get().filter(|started| may_look(started, process)) else { return false };
+    // Whoever executes in the process that `palimpsest run` has started is told of its end by what is executed.
+    if process == Process::Own && is_told(started) || is_on_stack_for_signals() {
+        return false;
     }
     // SAFETY: 1. is (1).
-    let preload = unsafe { environment::only_preload(environment.cast_mut(), VARIABLES) }?;
-    (uncancelled(|| children_of(program)) == Children::Impossible).then_some(preload)
+    if !unsafe { environment::loads_only_this(environment.cast_mut(), VARIABLES) } {
+        return false;
+    }
+    let children = match process {
+        Process::Own => children_of(program, process),
+        // Closing a file is a place where the C library ends a thread.
+        Process::Child => uncancelled(|| children_of(program, process)),
+    };
+    children == Children::Impossible
+}
+
+/// Whether there is no filter, which may end who makes calls that the program does not make.
+fn may_look(started: &Started, process: Process) -> bool {
+    matches!(started.filters, Some(Filters { count: 0, .. }))
+        && !confined::is_seen()
+        && match process {
+            Process::Own => confined::is_known_to_be_free(started),
+            Process::Child => confined::is_free(started),
+        }
 }
 
 /// Whether the end of this process is to be told.
-fn is_told() -> bool {
-    match started::get().map(|started| started.end) {
-        Some(End::Told(process)) => rustix::process::getpid().as_raw_nonzero().get().unsigned_abs() == process,
-        Some(End::Silent) | None => false,
+fn is_told(started: &Started) -> bool {
+    match started.end {
+        End::Told(process) => rustix::process::getpid().as_raw_nonzero().get().unsigned_abs() == process,
+        End::Silent => false,
     }
 }
 
-fn children_of(program: Program<'_>) -> Children {
+/// Whether this is a stack that the program has given to handlers, which may be too short.
+fn is_on_stack_for_signals() -> bool {
+    // SAFETY: all zeros is a valid value.
+    let mut stack: libc::stack_t = unsafe { MaybeUninit::zeroed().assume_init() };
+    // SAFETY: the kernel writes to a local.
+    unsafe { libc::sigaltstack(ptr::null(), &raw mut stack) == 0 && stack.ss_flags & libc::SS_ONSTACK != 0 }
+}
+
+fn children_of(program: Program<'_>, process: Process) -> Children {
     let found = match program {
-        Program::Named(name) if !name.to_bytes().contains(&b'/') => search(name),
-        Program::At(path) | Program::Named(path) => childless::look_at(path),
+        Program::Named(name) if !name.to_bytes().contains(&b'/') => search(name, process),
+        Program::At(path) | Program::Named(path) => childless::look_at(path, process),
     };
     match found {
         Found::Program(children) => children,
@@ -109,18 +127,16 @@ fn children_of(program: Program<'_>) -> Children {
     }
 }
 
-/// Looks for a program in the folders of `PATH`, as `execvp(3)` does.
-fn search(name: &CStr) -> Found {
+/// Looks for a program in the folders of `PATH`, as `execvp(3)` does; not in those that depend on the present one, which
+/// a child may change.
+fn search(name: &CStr, process: Process) -> Found {
     // SAFETY: 1. the program's own environment, which whoever searches it reads.
     let Some(folders) = (unsafe { environment::own(b"PATH") }) else { return Found::Nothing };
     let mut path = [0; PATH];
     for folder in folders.split(|&byte| byte == b':') {
-        // No folder is the present one.
-        let slash: &[u8] = if folder.is_empty() { b"" } else { b"/" };
-        let Some(candidate) = joined(&mut path, [folder, slash, name.to_bytes_with_nul()]) else {
-            return Found::Nothing;
-        };
-        match childless::look_at(candidate) {
+        let candidate = folder.starts_with(b"/").then(|| joined(&mut path, [folder, b"/", name.to_bytes_with_nul()]));
+        let Some(candidate) = candidate.flatten() else { return Found::Program(Children::Possible) };
+        match childless::look_at(candidate, process) {
             Found::Nothing => {}
             found @ Found::Program(_) => return found,
         }

@@ -49,13 +49,14 @@ fn programs_without_children_run_without_the_object() {
     // By name: the first file in `PATH` that can be executed.
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("cat"), "no program").expect("the folder is ours");
-    // No folder is the present one.
-    for path in [format!("{}:/bin", folder.path().display()), "/nowhere::".to_owned()] {
+    // Nobody knows for sure which folder no folder is.
+    for (path, is_known) in [(format!("{}:/bin", folder.path().display()), true), ("/nowhere::/bin".to_owned(), false)]
+    {
         let variables = [("PATH", path.as_str())];
         let way = frozen(object.to_str().expect("UTF-8"), &variables);
         for kind in ["execvp", "execvpe", "posix_spawnp"] {
             let line = [IN_BIN.as_slice(), &[executes, kind, "cat"], &CAT[1..]].concat();
-            assert!(!has_object(&run(&line, way)), "{kind} {path}");
+            assert_eq!(has_object(&run(&line, way)), !is_known, "{kind} {path}");
             let line = [IN_BIN.as_slice(), &[executes, kind, "sh"], &SHELL[1..]].concat();
             assert!(has_object(&run(&line, way)), "{kind} {path}");
         }
@@ -71,8 +72,9 @@ fn whoever_is_served_in_another_way_keeps_the_object() {
     let (Some(executes), object, Some(other)) = (executes(), object(), other_object("inherited")) else { return };
     let object = object.to_str().expect("UTF-8");
     let line = [&[executes, "execve"], CAT.as_slice()].concat();
-    for variable in [("PALIMPSEST_TEXT", "off"), ("PALIMPSEST_FREEZE", "signal:USR1")] {
-        assert!(has_object(&run(&line, frozen(object, &[variable]))), "{variable:?}");
+    let variables = [("PALIMPSEST_TEXT", "off"), ("PALIMPSEST_FREEZE", "signal:USR1"), ("PALIMPSEST_HUGE", "gather")];
+    for variable in &variables {
+        assert!(has_object(&run(&line, frozen(object, &[*variable]))), "{variable:?}");
     }
     assert!(!has_object(&run(&line, frozen(object, &[("PALIMPSEST_FREEZE", "fork:2")]))));
     let both = format!("{object}:{}", other.display());
@@ -80,9 +82,15 @@ fn whoever_is_served_in_another_way_keeps_the_object() {
     let names: Vec<String> = (0..256).map(|number| format!("VARIABLE_{number}")).collect();
     let many: Vec<_> = names.iter().map(|name| (name.as_str(), "1")).collect();
     assert!(has_object(&run(&line, frozen(object, &many))));
-    for kind in ["execl", "fexecve"] {
+    // On a stack for signals there may be no room.
+    for kind in ["execl", "fexecve", "handler"] {
         assert!(has_object(&run(&[&[executes, kind], CAT.as_slice()].concat(), frozen(object, &[]))), "{kind}");
     }
+    // An empty variable stays as it is.
+    let line = ["/bin/sh", "-c", "LD_PRELOAD= /usr/bin/printenv LD_PRELOAD"];
+    assert_eq!(run(&line, frozen(object, &[])).status, Some(0));
+    // What the kernel answers to an address where nothing is.
+    assert_eq!(run(&[executes, "own", "nowhere", "/bin/cat"], frozen(object, &[])).status, Some(0));
 }
 
 /// Fails on: a report of the process that `palimpsest run` has started, which is lost with the object.
