@@ -1,5 +1,5 @@
-//! The environment: reads it without the heap before `main`, and removes this object from `LD_PRELOAD`, so that programs
-//! which this one executes run without it; and what programs are executed with.
+//! The environment: reads it without the heap before `main`, and removes this object from `LD_PRELOAD`, so that
+//! programs which this one executes run without it; and what programs are executed with.
 
 use std::ffi::{CStr, c_char};
 use std::ptr;

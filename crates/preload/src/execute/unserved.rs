@@ -134,8 +134,9 @@ fn search(name: &CStr, process: Process) -> Found {
     let Some(folders) = (unsafe { environment::own(b"PATH") }) else { return Found::Nothing };
     let mut path = [0; PATH];
     for folder in folders.split(|&byte| byte == b':') {
-        let candidate = folder.starts_with(b"/").then(|| joined(&mut path, [folder, b"/", name.to_bytes_with_nul()]));
-        let Some(candidate) = candidate.flatten() else { return Found::Program(Children::Possible) };
+        let parts = [folder, b"/", name.to_bytes_with_nul()];
+        let candidate = if folder.starts_with(b"/") { joined(&mut path, parts) } else { None };
+        let Some(candidate) = candidate else { return Found::Program(Children::Possible) };
         match childless::look_at(candidate, process) {
             Found::Nothing => {}
             found @ Found::Program(_) => return found,

@@ -789,7 +789,8 @@ static void locking_thaws(void) {
     /* With memory between them that cannot be locked. */
     unsigned char *at = mmap(NULL, 33 * M, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *apart = at + 17 * M;
     if (at == MAP_FAILED) die("mmap");
-    if (mprotect(at, 16 * M, PROT_READ | PROT_WRITE) || mprotect(apart, 16 * M, PROT_READ | PROT_WRITE)) die("mprotect");
+    int rights = PROT_READ | PROT_WRITE;
+    if (mprotect(at, 16 * M, rights) || mprotect(apart, 16 * M, rights)) die("mprotect");
     memset(at, 1, 16 * M), memset(apart, 2, 16 * M);
     freeze();
     printf("frozen: %d\n", frozen_mappings(at, 16 * M) > 0);
