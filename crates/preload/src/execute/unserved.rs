@@ -127,8 +127,8 @@ fn children_of(program: Program<'_>, process: Process) -> Children {
     }
 }
 
-/// Looks for a program in the folders of `PATH`, as `execvp(3)` does; not in those that depend on the present one, which
-/// a child may change.
+/// Looks for a program in the folders of `PATH`, as `execvp(3)` does; not in those that depend on the present one,
+/// which a child may change.
 fn search(name: &CStr, process: Process) -> Found {
     // SAFETY: 1. the program's own environment, which whoever searches it reads.
     let Some(folders) = (unsafe { environment::own(b"PATH") }) else { return Found::Nothing };
