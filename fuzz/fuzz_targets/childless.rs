@@ -2,7 +2,7 @@
 //! program in which another reader, if it takes it, finds no function that makes a process, and no unknown library.
 #![no_main]
 
-#[allow(dead_code, unreachable_pub, reason = "a module of the preload object, which must not be linked")]
+#[allow(dead_code, unreachable_pub, unsafe_code, reason = "a module of the preload object, which must not be linked")]
 #[path = "../../crates/preload/src/execute/childless.rs"]
 mod childless;
 
