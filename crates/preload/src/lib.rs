@@ -24,7 +24,7 @@
 //! | `erase` | `explicit_bzero` and its fortified twin, `memset_explicit`, `palimpsest_forget` |
 //! | `confine` | `prctl`: the program confines itself |
 //! | `confined` | whether it has, or a filter from before its start may end it |
-//! | `execute`, `core_filter` | `exec…`, `posix_spawn…`, `system`, `popen`: the next program's core dumps, and whether it needs this object |
+//! | `execute`, `core_filter` | `exec…`, `posix_spawn…`, `system`, `popen`: the next program's core dumps, and this object |
 //! | `channel`, `environment`, `allocator` | care for the program: its descriptors, its children, its heap |
 //! | `cancelling` | no thread ends in what this object does by itself |
 //! | `filters` | the seccomp filters under which the program was started |

@@ -137,15 +137,17 @@ impl Mender<'_, '_> {
             let room = errands.room(piece, own, time);
             let (found, mut run, split) = split_run(tables, pagemap, (place, piece), room, is_for_deputy)?;
             if found == Found::Split && is_for_deputy {
-                tables.give_back();
-                if errands.send(Request::split(run, split), time) != Sent::Nobody {
-                    // The next slice looks at them again.
-                    return Ok((Tended::More { at: run.start }, worked));
+                if errands.sends(run) {
+                    tables.give_back();
+                    if errands.send(Request::split(run, split), time) != Sent::Nobody {
+                        // The next slice looks at them again.
+                        return Ok((Tended::More { at: run.start }, worked));
+                    }
+                    if tables.make_room().is_err() {
+                        return Ok((Tended::More { at: run.start }, worked));
+                    }
                 }
                 // None can be made: as much as the thread has time for.
-                if tables.make_room().is_err() {
-                    return Ok((Tended::More { at: run.start }, worked));
-                }
                 run = split_run(tables, pagemap, (place, piece), own, false)?.1;
             }
             at = run.end;

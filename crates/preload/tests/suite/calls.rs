@@ -112,16 +112,19 @@ fn a_fork_makes_no_more_system_calls_than_it_must() {
     }
 }
 
+/// Returns the least of the page faults that a counter tells.
+fn least_faults(line: &[&str], way: Way<'_>) -> usize {
+    let ran = run(line, way);
+    assert_eq!(ran.status, Some(0), "{}", ran.stderr);
+    ran.stderr.lines().map(|line| line.parse().expect("a number")).min().expect("numbers")
+}
+
 /// Fails on: a variable that each fork writes to, on a page that the child shares. The least of thirty: the first ones
 /// write to more, and the kernel to a page of its own where a thread loses its processor.
 #[test]
 fn a_fork_of_a_small_process_copies_no_more_pages() {
     let (Some(counter), object) = (counter(), object()) else { return };
-    let each = |way: Way<'_>| {
-        let ran = run(&[counter, "faults", "30"], way);
-        assert_eq!(ran.status, Some(0), "{}", ran.stderr);
-        ran.stderr.lines().map(|line| line.parse::<usize>().expect("a number")).min().expect("thirty numbers")
-    };
+    let each = |way| least_faults(&[counter, "faults", "30"], way);
     let (plain, served) = (each(PLAIN), each(frozen(object.to_str().expect("UTF-8"), &[])));
     println!("{plain} plain, {served} served");
     assert!(served <= plain, "{served} against {plain}");
@@ -132,11 +135,7 @@ fn a_fork_of_a_small_process_copies_no_more_pages() {
 #[cfg_attr(debug_assertions, ignore = "needs an optimised build: in others no call is the last one")]
 fn a_child_of_a_small_process_takes_no_page_of_the_object() {
     let (Some(counter), object) = (counter(), object()) else { return };
-    let each = |way: Way<'_>| {
-        let ran = run(&[counter, "begin-bare", "30"], way);
-        assert_eq!(ran.status, Some(0), "{}", ran.stderr);
-        ran.stderr.lines().map(|line| line.parse::<usize>().expect("a number")).min().expect("thirty numbers")
-    };
+    let each = |way| least_faults(&[counter, "begin-bare", "30"], way);
     let (plain, served) = (each(PLAIN), each(frozen(object.to_str().expect("UTF-8"), &[])));
     println!("{plain} plain, {served} served");
     assert!(served <= plain, "{served} against {plain}");
@@ -172,11 +171,7 @@ fn a_look_that_finds_nothing_leaves_nothing_to_copy() {
 fn a_child_that_ends_takes_no_more_pages_than_it_must() {
     const MOST: usize = 1;
     let (Some(counter), object) = (counter(), object()) else { return };
-    let each = |way: Way<'_>| {
-        let ran = run(&[counter, "begin-ends", "30"], way);
-        assert_eq!(ran.status, Some(0), "{}", ran.stderr);
-        ran.stderr.lines().map(|line| line.parse::<usize>().expect("a number")).min().expect("thirty numbers")
-    };
+    let each = |way| least_faults(&[counter, "begin-ends", "30"], way);
     let object = object.to_str().expect("UTF-8");
     let (plain, served) = (each(PLAIN), each(frozen(object, &[("PALIMPSEST_FREEZE", "size:1G")])));
     println!("{plain} plain, {served} served");

@@ -114,13 +114,13 @@ static __attribute__((noinline)) int count_faults(long times) {
 
 static int faults(long times) { AT_A_PAGE(count_faults(times)); }
 
-// A child that ends by exit, as a subshell does: all its page faults.
-static __attribute__((noinline)) int count_ends(long times) {
+// All page faults of a child that ends by `end`: `exit`, as a subshell does, or without anything else.
+static __attribute__((noinline)) int count_children(long times, void (*end)(int)) {
   for (long number = 0; number < times; number++) {
     struct rusage before, after;
     getrusage(RUSAGE_CHILDREN, &before);
     pid_t child = fork();
-    if (child == 0) exit(0);
+    if (child == 0) end(0);
     if (waitpid(child, 0, 0) != child) return 1;
     getrusage(RUSAGE_CHILDREN, &after);
     fprintf(stderr, "%ld\n", after.ru_minflt - before.ru_minflt);
@@ -144,21 +144,7 @@ static int begin(char **argument) {
   return 1;
 }
 
-// A child that does nothing but end: all its page faults.
-static __attribute__((noinline)) int count_bare(long times) {
-  for (long number = 0; number < times; number++) {
-    struct rusage before, after;
-    getrusage(RUSAGE_CHILDREN, &before);
-    pid_t child = fork();
-    if (child == 0) _exit(0);
-    if (waitpid(child, 0, 0) != child) return 1;
-    getrusage(RUSAGE_CHILDREN, &after);
-    fprintf(stderr, "%ld\n", after.ru_minflt - before.ru_minflt);
-  }
-  return 0;
-}
-
-static int bare(long times) { AT_A_PAGE(count_bare(times)); }
+static int bare(long times) { AT_A_PAGE(count_children(times, _exit)); }
 
 static int count_mappings(void) {
   FILE *smaps = fopen("/proc/self/smaps", "r");
@@ -214,7 +200,7 @@ int main(int arguments, char **argument) {
   if (arguments > 3 && !strcmp(argument[1], "fork")) return forks(atol(argument[2]), strtoul(argument[3], 0, 10));
   if (arguments > 2 && !strcmp(argument[1], "faults")) return faults(atol(argument[2]));
   if (arguments > 2 && !strncmp(argument[1], "begin-", 6)) return begin(argument);
-  if (arguments > 2 && !strcmp(argument[1], "ends")) return count_ends(atol(argument[2]));
+  if (arguments > 2 && !strcmp(argument[1], "ends")) return count_children(atol(argument[2]), exit);
   if (arguments > 2 && !strcmp(argument[1], "bare")) return bare(atol(argument[2]));
   if (arguments > 2 && !strcmp(argument[1], "copied")) return copied(strtoul(argument[2], 0, 10));
   if (arguments > 2 && !strcmp(argument[1], "wait")) return waits(argument[2]);
