@@ -153,7 +153,7 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
         let (tables, options, pagemap, places) = (&mut tables, &options, &pagemap, &places);
         let errands = if sends { Sender::deputies(shared) } else { Sender::own() };
         beside = errands.spent();
-        let mender = Mender { tables, shared, options, pagemap, places, errands, started: cpu };
+        let mender = Mender { tables, shared, options, pagemap, places, errands, begun: started, started: cpu };
         mender.play().map_err(Stopped::from)
     };
     let taken = cpu.elapsed();

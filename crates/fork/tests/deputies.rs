@@ -26,13 +26,14 @@ use common::{in_child, play, skip, slice, wait};
 use palimpsest_fork::{Errands, dismiss_deputy};
 
 /// The calls of a deputy at which it is held: it asks to end with its sender, names itself, looks whether its parent is
-/// there, gives up its rights by two calls, asks for huge pages, and ends.
-const CALLS: [libc::c_long; 7] = [
+/// there, gives up its rights by two calls, lets its sender go first, asks for huge pages, and ends.
+const CALLS: [libc::c_long; 8] = [
     libc::SYS_prctl,
     libc::SYS_prctl,
     libc::SYS_getppid,
     libc::SYS_prctl,
     libc::SYS_prctl,
+    libc::SYS_sched_yield,
     libc::SYS_madvise,
     libc::SYS_exit_group,
 ];
@@ -52,8 +53,8 @@ fn asked() -> Vec<Call> {
     deputys.into_iter().chain([LOOK, SLEEP]).collect()
 }
 
-/// The step at which it asks for huge pages. Until it has given up its rights, its sender waits.
-const ASKS: usize = 5;
+/// The first step at which it has given up its rights: until then its sender waits.
+const CONFINED: usize = 5;
 
 /// What happens while a deputy is held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -159,7 +160,7 @@ impl Watched {
         }
         if self.is_deputy(asked.who) {
             self.seen.push(asked.call);
-            if self.seen.len() > ASKS {
+            if self.seen.len() > CONFINED {
                 self.let_look();
             }
             if self.seen.len() == self.step + 1 {
@@ -292,7 +293,7 @@ fn live_through(event: Event, step: usize, mut inner: Inner) -> ! {
 fn at_each_step(events: &[Event]) {
     needs_huge_pages();
     for event in events.iter().copied() {
-        let first = if matches!(event, Event::Deed(_)) { ASKS } else { 0 };
+        let first = if matches!(event, Event::Deed(_)) { CONFINED } else { 0 };
         for step in first..CALLS.len() {
             let mut watched = Watched::hold(step, |inner| live_through(event, step, inner));
             let deputy = watched.deputy();
@@ -473,7 +474,7 @@ fn fork_at_the_limit(kind: Limit, group: Option<&PathBuf>, who: Forks, mut inner
 
 fn forks_at(kind: Limit, group: Option<&PathBuf>) {
     needs_huge_pages();
-    for (who, step) in [(Forks::Sender, ASKS), (Forks::Another, 0), (Forks::Another, ASKS - 1)] {
+    for (who, step) in [(Forks::Sender, CONFINED), (Forks::Another, 0), (Forks::Another, CONFINED - 1)] {
         let mut watched = Watched::hold(step, |inner| fork_at_the_limit(kind, group, who, inner));
         let program = watched.program;
         watched.until(|watched| who == Forks::Sender || watched.looking.is_some());
@@ -552,7 +553,7 @@ fn a_program_that_is_executed_beside_a_deputy_has_a_defunct_child_at_most() {
         needs_huge_pages();
         adopt();
         let steps = (0..CALLS.len()).map(|step| (step, Before::Nothing));
-        for (step, before) in steps.chain([(ASKS, Before::Dismissed)]) {
+        for (step, before) in steps.chain([(CONFINED, Before::Dismissed)]) {
             let mut watched = Watched::hold(step, |inner| execute(before, inner));
             let (program, deputy) = (watched.program, watched.deputy());
             watched.order();

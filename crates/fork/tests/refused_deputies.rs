@@ -123,6 +123,25 @@ fn where_giving_up_rights_kills_no_deputy_is_sent_and_the_thread_asks() {
     });
 }
 
+/// Fails on: a program that is killed for a deputy that begins soon, or sends none.
+#[test]
+fn where_a_short_time_slice_kills_deputies_wait_for_their_turn() {
+    play("where_a_short_time_slice_kills_deputies_wait_for_their_turn", || {
+        needs_huge_pages();
+        let memory = filled();
+        plan(&by_deputies());
+        let calls = [libc::SYS_sched_getattr, libc::SYS_sched_setattr, libc::SYS_sched_yield];
+        kill_for(&calls.map(|number| Call { number, third: None }));
+        let mut is_sent = false;
+        let done = to_the_end(|_| {
+            is_sent |= children() > 0;
+            dismiss_deputy();
+        });
+        assert_eq!((done.stage, memory.huge(), is_sent), (Stage::Done, memory.len, true));
+        assert!(memory.holds(0..memory.len, 1));
+    });
+}
+
 /// Fails on: a wait without an end.
 #[test]
 fn no_snapshot_is_taken_beside_a_deputy_for_which_nobody_can_wait() {

@@ -146,13 +146,13 @@ impl Sender {
         }
     }
 
-    /// Sends a deputy, where slices take `budget`.
-    pub(super) fn send(&self, request: Request, budget: Duration) -> Sent {
+    /// Sends a deputy, in a slice that may take `budget` and has taken `elapsed` nanoseconds.
+    pub(super) fn send(&self, request: Request, elapsed: u64, budget: Duration) -> Sent {
         let Request { run, asked, split } = request;
         let is_new = self.last.intersection(run).is_empty();
         let Some(shared) = self.shared.filter(|_| is_new) else { return Sent::Nobody };
         let started = WallMoment::now();
-        match shared.desk.send(run, asked, shared.tending.patience(budget)) {
+        match shared.desk.send(run, asked, shared.tending.patience(elapsed, budget)) {
             Ok(true) => {
                 shared.tending.sent(split, started.elapsed());
                 // So the next fork need not take a slice.

@@ -221,7 +221,8 @@ impl Gatherer<'_, '_> {
         if self.errands.sends(run) {
             let request = Request::all(run, split_of(known_in(&self.tables.ledger.hot, run)));
             self.tables.give_back();
-            if self.errands.send(request, self.agenda.budget) != Sent::Nobody {
+            let elapsed = self.looked.saturating_add(self.started.elapsed());
+            if self.errands.send(request, elapsed, self.agenda.budget) != Sent::Nobody {
                 taken.go_back_to(run.start);
                 return Ok(Taken { is_sent: true, ..taken });
             }

@@ -100,14 +100,15 @@ pub(crate) struct Mender<'a, 't> {
     pub(crate) pagemap: &'a Pagemap,
     pub(crate) places: &'a Places,
     pub(crate) errands: Sender,
-    /// When the slice began, in CPU time: nobody is held.
+    /// When the slice began; and in CPU time: nobody is held.
+    pub(crate) begun: WallMoment,
     pub(crate) started: CpuMoment,
 }
 
 impl Mender<'_, '_> {
     /// Takes a slice. Returns how far it came, and how many pieces it mended.
     pub(crate) fn play(self) -> Result<(Tended, usize), PagemapError> {
-        let Self { tables, shared, options, pagemap, places, mut errands, started } = self;
+        let Self { tables, shared, options, pagemap, places, mut errands, begun, started } = self;
         let tending = &shared.tending;
         let Pause::Within(time) = options.pause else { return Ok((Tended::Done, 0)) };
         let sight = tending.sight(pagemap.way());
@@ -139,7 +140,7 @@ impl Mender<'_, '_> {
             if found == Found::Split && is_for_deputy {
                 if errands.sends(run) {
                     tables.give_back();
-                    if errands.send(Request::split(run, split), time) != Sent::Nobody {
+                    if errands.send(Request::split(run, split), begun.elapsed(), time) != Sent::Nobody {
                         // The next slice looks at them again.
                         return Ok((Tended::More { at: run.start }, worked));
                     }

@@ -30,7 +30,7 @@ const MOST_AT_ONCE: usize = 16;
 /// change of mappings, waits for a whole errand.
 const MOST: usize = 8;
 /// How many times its budget a slice may take in wall-clock time before it asks for another piece.
-const MOST_ON_THE_WALL: u64 = 4;
+const MOST_ON_THE_WALL: u32 = 4;
 /// Slices have done little in a pass if their work is worth at most one part in this many of the debt.
 const LITTLE: u64 = 8;
 /// Forks that follow each other within so many nanoseconds may be booked together.
@@ -85,8 +85,7 @@ pub(crate) struct Tending {
     unbooked: AtomicU64,
 }
 
-/// How often the time is doubled for which slices are put off, and for which their senders wait, if deputies are not at
-/// work in time.
+/// How often the time is doubled for which slices are put off, if deputies are not at work in time.
 const MOST_LATE: usize = 6;
 
 /// Within less no deputy is at work.
@@ -112,7 +111,7 @@ pub(crate) enum Tended {
 /// Whether a slice that has done something ends now, after `elapsed` nanoseconds of wall-clock time: a call may sleep
 /// until each CPU has done its part.
 pub(super) fn is_late(elapsed: u64, budget: Duration) -> bool {
-    elapsed > nanos(budget).saturating_mul(MOST_ON_THE_WALL)
+    elapsed > nanos(budget).saturating_mul(u64::from(MOST_ON_THE_WALL))
 }
 
 impl Tending {
@@ -232,10 +231,13 @@ impl Tending {
         self.waited(split, waited);
     }
 
-    /// Returns for how long to wait until a deputy is at work, where slices take `budget`: after one that was not in
-    /// time twice as long.
-    pub(super) fn patience(&self, budget: Duration) -> Duration {
-        budget.max(LEAST_PATIENCE).saturating_mul(1 << self.late.load(Ordering::Relaxed).min(MOST_LATE))
+    /// Returns for how long to wait until a deputy is at work, where a slice may take `budget`, and has taken `elapsed`
+    /// nanoseconds: what is left of it; or after a deputy that was not in time twice as long, as far as a slice may take
+    /// that by the clock.
+    pub(super) fn patience(&self, elapsed: u64, budget: Duration) -> Duration {
+        let left = budget.saturating_sub(Duration::from_nanos(elapsed)).max(LEAST_PATIENCE);
+        let most = budget.max(LEAST_PATIENCE).saturating_mul(MOST_ON_THE_WALL);
+        left.saturating_mul(1 << self.late.load(Ordering::Relaxed).min(MOST_LATE)).min(most)
     }
 
     /// Notes that a deputy was not at work in time. Returns for how long that counts: twice as long each time.
@@ -305,7 +307,7 @@ impl Tending {
     /// Returns how many pieces fit into one call, at least one. A call may take what is left of the slice: on a busy
     /// machine most of it is the price of the call itself, whatever the number of pieces.
     pub(super) fn room(&self, elapsed: u64, budget: Duration) -> usize {
-        let left = nanos(budget).saturating_mul(2).saturating_sub(elapsed);
+        let left = nanos(budget).saturating_sub(elapsed);
         usize::try_from(left / self.price().max(1)).unwrap_or(usize::MAX).clamp(1, MOST_AT_ONCE)
     }
 
@@ -480,14 +482,19 @@ mod tests {
         let tending = Tending::default();
         (1..3).for_each(|second| tending.forked(LONG, 0, PAUSE, second * SECOND));
         assert!(!tending.was_late());
-        let patience = || [100, 2000].map(|micros| tending.patience(Duration::from_micros(micros)).as_micros());
+        let patience_after =
+            |elapsed| [100, 2000].map(|micros| tending.patience(elapsed, Duration::from_micros(micros)).as_micros());
+        let patience = || patience_after(0);
         assert_eq!(patience(), [500, 2000], "no longer than a slice may take");
+        assert_eq!(patience_after(300_000), [500, 1700], "what it has taken counts");
+        assert_eq!(patience_after(1_900_000), [500, 500], "less would be in vain");
         assert_eq!([0; 3].map(|split| tending.sent_in_vain(split, 1000)), [1000, 2000, 4000]);
         assert!(tending.was_late());
-        assert_eq!(patience(), [4000, 16_000]);
+        assert_eq!(patience(), [2000, 8000]);
+        assert_eq!(patience_after(1_900_000), [2000, 4000]);
         let most = (0..100).map(|_| tending.sent_in_vain(0, 1000)).max();
         assert_eq!(most, Some(1000 << MOST_LATE));
-        assert_eq!(patience(), [32_000, 128_000]);
+        assert_eq!(patience(), [2000, 8000], "a program stands still for no longer");
         tending.sent(7, 1000);
         assert_eq!((tending.was_late(), tending.errand(), tending.is_wanted()), (false, 7, true));
         assert_eq!(patience(), [500, 2000]);
@@ -505,7 +512,7 @@ mod tests {
         assert!(!tending.fits(1, 0, budget), "a slow machine is believed at once");
         (0..60).for_each(|_| tending.took_piece(300_000));
         assert!(tending.fits(4, 1_600_000, budget));
-        assert_eq!((tending.room(0, budget), tending.room(0, Duration::ZERO)), (13, 1));
+        assert_eq!((tending.room(0, budget), tending.room(0, Duration::ZERO)), (6, 1));
         assert_eq!(tending.room(9_000_000, budget), 1);
     }
 
@@ -523,6 +530,6 @@ mod tests {
         assert_eq!(room(budget), 1, "nobody knows what it took");
         (0..60).for_each(|_| took(4 * 300_000, 4));
         assert_eq!(room(budget), MOST);
-        assert_eq!(tending.room(0, budget), 4, "the thread's own pieces are another matter");
+        assert_eq!(tending.room(0, budget), 2, "the thread's own pieces are another matter");
     }
 }

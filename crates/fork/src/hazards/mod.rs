@@ -191,8 +191,9 @@ fn descriptors(options: &Options) -> Result<Watcher, FreezeError> {
 
 /// Returns what is not done because a filter would end the program for it, unless that is told as a refusal.
 pub(crate) fn left_out(options: &Options) -> Option<String> {
-    let is_made = |part: &Part| *part != Part::Deputies || options.errands == Errands::Deputy;
-    let parts = [Part::Freezing, Part::Deputies, Part::Policies, Part::Rings, Part::Contexts];
+    let of_deputies = |part: &Part| matches!(part, Part::Deputies | Part::Promptness);
+    let is_made = |part: &Part| !of_deputies(part) || options.errands == Errands::Deputy;
+    let parts = [Part::Freezing, Part::Deputies, Part::Promptness, Part::Policies, Part::Rings, Part::Contexts];
     let parts: Vec<Part> = parts.into_iter().filter(is_made).collect();
     seccomp::found_deadly().losses(&parts)
 }

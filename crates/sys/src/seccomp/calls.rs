@@ -83,13 +83,19 @@ pub enum FreezeCall {
     Confine,
     /// `getppid`: whether a deputy's sender lives.
     ParentId,
+    /// `sched_getattr`: the time slice of whoever sends a deputy.
+    TellTimeslice,
+    /// `sched_setattr`: a short time slice for the time until a deputy is at work.
+    SetTimeslice,
+    /// `sched_yield`: lets a deputy's sender go first.
+    Yield,
     /// `kill`: ends a deputy that was stopped, or does not begin.
     Kill,
 }
 
 impl FreezeCall {
     /// All of them, in the order in which they are tried.
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 40] = [
         Self::MemfdCreate,
         Self::Truncate,
         Self::Write,
@@ -126,6 +132,9 @@ impl FreezeCall {
         Self::CloseRange,
         Self::Confine,
         Self::ParentId,
+        Self::TellTimeslice,
+        Self::SetTimeslice,
+        Self::Yield,
         Self::Kill,
     ];
 
@@ -153,6 +162,7 @@ impl FreezeCall {
             Self::QueueSignal => Part::Holding,
             Self::Poll | Self::EpollWait | Self::Select | Self::ReadMemory | Self::WriteMemory => Part::Waits,
             Self::CloseRange | Self::Confine | Self::ParentId => Part::Deputies,
+            Self::TellTimeslice | Self::SetTimeslice | Self::Yield => Part::Promptness,
             Self::Usage | Self::Mincore => Part::Early,
             Self::ProtectionKey => Part::Keys,
             Self::MemoryPolicy => Part::Policies,
@@ -200,6 +210,9 @@ impl FreezeCall {
             Self::CloseRange => libc::SYS_close_range,
             Self::Confine => libc::SYS_prctl,
             Self::ParentId => libc::SYS_getppid,
+            Self::TellTimeslice => libc::SYS_sched_getattr,
+            Self::SetTimeslice => libc::SYS_sched_setattr,
+            Self::Yield => libc::SYS_sched_yield,
             Self::Kill => libc::SYS_kill,
         }
     }
@@ -263,7 +276,8 @@ impl FreezeCall {
             | Self::PendingSignals
             | Self::ProcessId
             | Self::ThreadId
-            | Self::ParentId => make([0; 5]),
+            | Self::ParentId
+            | Self::Yield => make([0; 5]),
             Self::ReadMemory | Self::WriteMemory => make([NONE, 0, 0, 0, 0]),
             Self::EpollWait => make([NONE, 0, 0, 0, 0]),
             Self::Poll => {
@@ -281,6 +295,8 @@ impl FreezeCall {
             }
             Self::Limits => make([0, libc::RLIMIT_FSIZE as usize, 0, 0, 0]),
             Self::QueueSignal => make([NONE, NONE, 0, 0, 0]),
+            // Of no thread.
+            Self::TellTimeslice | Self::SetTimeslice => make([NONE, 0, 0, 0, 0]),
             // From a number to a smaller one, which is refused.
             Self::CloseRange => make([NONE, 0, 0, 0, 0]),
             // In a mode that there is none of.
@@ -333,6 +349,9 @@ impl FreezeCall {
             Self::CloseRange => "close_range",
             Self::Confine => "prctl(PR_SET_SECCOMP)",
             Self::ParentId => "getppid",
+            Self::TellTimeslice => "sched_getattr",
+            Self::SetTimeslice => "sched_setattr",
+            Self::Yield => "sched_yield",
             Self::Kill => "kill",
         }
     }

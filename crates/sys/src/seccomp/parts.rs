@@ -18,6 +18,8 @@ pub enum Part {
     Waits,
     /// Deputies: the thread itself asks for huge pages.
     Deputies,
+    /// Deputies that begin at once: they wait for their turn.
+    Promptness,
     /// Huge pages before the first fork for memory that the program is seen to use.
     Early,
     /// Protection keys of memory that is replaced. Memory that has one stays then; a program that must never set them
@@ -40,6 +42,7 @@ impl Part {
             Self::Holding => "no thread is held by a signal",
             Self::Waits => "nothing is done in waits",
             Self::Deputies => "no deputy is sent",
+            Self::Promptness => "deputies begin late on a busy machine",
             Self::Early => "less memory is put into huge pages before the first fork",
             Self::Keys => "memory with a protection key is not replaced",
             Self::Policies => "memory with a policy for NUMA nodes is treated like other memory",

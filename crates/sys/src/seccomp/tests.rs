@@ -186,11 +186,12 @@ fn what_was_told_is_believed_of_as_many_filters() {
 fn only_the_part_that_needs_a_deadly_call_is_refused() {
     use crate::pages::policy::has_policy;
 
-    const OTHERS: [Part; 9] = [
+    const OTHERS: [Part; 10] = [
         Part::Freezing,
         Part::Holding,
         Part::Waits,
         Part::Deputies,
+        Part::Promptness,
         Part::Early,
         Part::Keys,
         Part::Policies,
@@ -206,6 +207,7 @@ fn only_the_part_that_needs_a_deadly_call_is_refused() {
         FreezeCall::AsyncSubmit,
         FreezeCall::QueueSignal,
         FreezeCall::CloseRange,
+        FreezeCall::SetTimeslice,
         FreezeCall::Select,
         FreezeCall::Remap,
     ] {

@@ -15,6 +15,7 @@ mod signal;
 pub mod stack;
 pub(crate) mod sync_error;
 pub(crate) mod task;
+mod timeslice;
 pub(crate) mod tracer;
 
 pub use cpu::{current_cpu, possible_cpus};

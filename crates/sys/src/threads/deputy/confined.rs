@@ -41,12 +41,13 @@ const fn answer(action: u32) -> libc::sock_filter {
 }
 
 /// The filter. Its last two instructions refuse and allow.
-const FILTER: [libc::sock_filter; 13] = [
+const FILTER: [libc::sock_filter; 14] = [
     load(ARCH),
-    compare(AUDIT_ARCH, 0, 9),
+    compare(AUDIT_ARCH, 0, 10),
     load(NUMBER),
-    compare(libc::SYS_exit_group as u32, 8, 0),
-    compare(libc::SYS_exit as u32, 7, 0),
+    compare(libc::SYS_exit_group as u32, 9, 0),
+    compare(libc::SYS_exit as u32, 8, 0),
+    compare(libc::SYS_sched_yield as u32, 7, 0),
     compare(libc::SYS_madvise as u32, 0, 2),
     load(ADVICE),
     compare(libc::MADV_COLLAPSE as u32, 4, 3),
@@ -115,6 +116,7 @@ pub(super) mod tests {
             (libc::SYS_madvise, [0, 0, libc::MADV_HWPOISON as usize], true),
             (libc::SYS_madvise, [0, 0, libc::MADV_COLLAPSE as usize | 1 << 32], false),
             (libc::SYS_madvise, [0, 0, libc::MADV_COLLAPSE as usize], false),
+            (libc::SYS_sched_yield, [0; 3], false),
             (libc::SYS_futex, [word, libc::FUTEX_WAIT as usize, 1], true),
             (libc::SYS_futex, [word, (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize, 1], false),
         ];

@@ -98,10 +98,11 @@ use rustix::io::Errno;
 use super::child::{self, NoChild, Stack, answered, are_near};
 use super::futex::{sleep, wake};
 use super::own::{Blocked, own_process};
+use super::timeslice::{self, Short};
 use crate::arch::system_call;
 use crate::last_errno;
 use crate::memory::span::Span;
-use crate::seccomp::{Part, found_deadly};
+use crate::seccomp::{FreezeCall, Part, found_deadly};
 
 /// More than twenty times what the deputy uses in an unoptimised build.
 const STACK: usize = 16 << 10;
@@ -149,6 +150,8 @@ pub struct Desk {
     answer: AtomicIsize,
     /// The processor time that the deputy took, in nanoseconds.
     spent: AtomicU64,
+    /// The sender's own time slice, in nanoseconds, while it has a short one; else 0.
+    timeslice: AtomicU64,
     stack: Stack<STACK>,
 }
 
@@ -183,6 +186,7 @@ impl Desk {
             asked: AtomicUsize::new(0),
             answer: AtomicIsize::new(0),
             spent: AtomicU64::new(0),
+            timeslice: AtomicU64::new(0),
             stack: Stack::new(),
         }
     }
@@ -215,6 +219,10 @@ impl Desk {
         {
             return Ok(false);
         }
+        // So the deputy begins soon, and this thread, once it is woken, goes on soon.
+        let short = Short::begin();
+        // Relaxed: the deputy is made after the store.
+        self.timeslice.store(short.as_ref().map_or(0, Short::before), Ordering::Relaxed);
         let made = self.make(span, asked).map(|deputy| (deputy, busy(deputy)));
         // Release, partner: the Acquire load in `look`. Forbids asking for a child that is not made yet.
         self.state.store(made.map_or(FREE, |(_, word)| word), Ordering::Release);
@@ -464,10 +472,20 @@ extern "C" fn serve(desk: *mut c_void) -> c_int {
     unsafe { system_call(libc::SYS_prctl, [libc::PR_SET_NAME as usize, c"palimpsest-huge".as_ptr().addr(), 0, 0]) };
     // SAFETY: takes nothing.
     let parent = unsafe { system_call(libc::SYS_getppid, [0; 4]) };
+    // Relaxed: stored before this process was made.
+    let timeslice = desk.timeslice.load(Ordering::Relaxed);
+    if timeslice > 0 {
+        // Its work can wait for its turn.
+        timeslice::ask_for(timeslice);
+    }
     let confined = confined::give_up_rights();
     // Release, partner: the Acquire load in `refusal`.
     desk.confined.store(confined.map_or_else(|errno| errno, |()| CONFINED), Ordering::Release);
     wake(&desk.confined);
+    if !FreezeCall::Yield.is_deadly() {
+        // The sender may have to go on where the deputy is. SAFETY: takes nothing.
+        unsafe { system_call(libc::SYS_sched_yield, [0; 4]) };
+    }
     // Relaxed, all: stored before this process was made; and its end, for which the parent waits, publishes the answer.
     if confined.is_ok() && parent == desk.parent.load(Ordering::Relaxed) as isize {
         let (start, len) = (desk.start.load(Ordering::Relaxed), desk.len.load(Ordering::Relaxed));

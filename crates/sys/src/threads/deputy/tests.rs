@@ -5,6 +5,9 @@ use std::sync::LazyLock;
 use super::confined::tests::refusal;
 use super::*;
 use crate::memory::calls;
+use crate::seccomp::deadly_calls;
+use crate::seccomp::tests::in_filtered_child;
+use crate::threads::timeslice::tests::timeslice_of;
 
 static DESK: Desk = Desk::new();
 
@@ -61,10 +64,31 @@ fn none_is_sent_after_one_that_could_not_give_up_its_rights() {
     assert!(!REFUSED.is_busy() && REFUSED.answered().is_none());
 }
 
+/// Fails on: a deputy that is killed for a call that it could do without, as its sender knows.
+#[test]
+fn a_deputy_that_may_not_yield_does_its_work() {
+    static HASTY: Desk = Desk::new();
+    if let Some(errno) = refusal() {
+        return println!("skipped: a deputy cannot give up its rights here (errno {errno})");
+    }
+    let status = in_filtered_child(libc::SYS_sched_yield, libc::SECCOMP_RET_KILL_PROCESS, || {
+        deadly_calls().is_ok_and(|deadly| deadly.contains(FreezeCall::Yield))
+            && loop {
+                let sent = HASTY.send(Span::new(0, 0), 0, OF_SENDERS);
+                HASTY.dismiss();
+                match (sent, HASTY.answered()) {
+                    (Err(NoChild::Late), _) => {}
+                    (sent, answered) => break sent == Ok(true) && answered.is_some_and(|errand| errand.answer.is_ok()),
+                }
+            }
+    });
+    assert_eq!(status, 0);
+}
+
 /// One test, since a process has one desk here. Fails on: a deputy that nobody waits for; an answer that is given
 /// twice, or lost; a child that takes its parent's deputy for its own; waiting for a deputy that was stopped; a
 /// thread that takes the end of one deputy for that of the next; one that waits for a child of the program; a deputy
-/// with descriptors; one of which nobody knows what it has taken.
+/// with descriptors, or with a shorter time slice than the program's; one of which nobody knows what it has taken.
 #[test]
 fn an_errand_is_done_beside_and_answered_once() {
     let memory = *MEMORY;
@@ -75,10 +99,12 @@ fn an_errand_is_done_beside_and_answered_once() {
         return println!("skipped: a deputy cannot give up its rights here (errno {errno})");
     }
     assert!(!DESK.is_busy() && DESK.answered().is_none());
+    let timeslice = timeslice_of(0);
     send();
     let (first, word) = (deputy(), DESK.state.load(Ordering::Relaxed));
     let descriptors = std::fs::read_dir(format!("/proc/{first}/fd")).expect("a child that was not waited for");
     assert_eq!(descriptors.count(), 0, "what it held would outlive the program");
+    assert_eq!([0, first].map(timeslice_of), [timeslice; 2], "a short one for the beginning only");
     assert_eq!(DESK.send(memory, 2, OF_SENDERS), Ok(false), "one errand at a time, until its answer is taken");
     // SAFETY: the child makes atomic accesses and system calls only.
     let child = unsafe { child::spawn(&[], || i32::from(DESK.is_busy() || DESK.answered().is_some())) };
