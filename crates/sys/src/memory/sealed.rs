@@ -17,6 +17,7 @@
 //! ```
 
 use std::ops::Range;
+use std::time::Duration;
 use std::{io, iter};
 
 use rustix::io::Errno;
@@ -156,6 +157,9 @@ impl SealedBytes {
     }
 }
 
+/// How long to wait, each time, for a child that has a file mapped which is to be constant.
+const PAUSE: Duration = Duration::from_millis(5);
+
 fn page_size() -> usize {
     rustix::param::page_size()
 }
@@ -203,7 +207,8 @@ impl SealedFile {
         let bytes = unsafe { std::slice::from_raw_parts_mut(start, wanted.len()) };
         fill(bytes).map_err(SealError::Fill)?;
         drop(writable);
-        let file = Self::seal(memory).map_err(|(call, errno)| SealError::Seal { call, errno })?;
+        let pause = || std::thread::sleep(PAUSE);
+        let file = Self::seal(memory, pause).map_err(|(call, errno)| SealError::Seal { call, errno })?;
         Ok((file, made))
     }
 }

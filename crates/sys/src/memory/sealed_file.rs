@@ -21,6 +21,9 @@ pub const NAME: &str = "/memfd:palimpsest-constant (deleted)";
 /// The seals that make a file constant.
 const SEALS: SealFlags = SealFlags::WRITE.union(SealFlags::GROW).union(SealFlags::SHRINK).union(SealFlags::SEAL);
 
+/// How often to wait for whoever has a file mapped that is to be constant.
+const MOST_PAUSES: usize = 100;
+
 /// Why another process's memory object cannot be adopted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum AdoptError {
@@ -78,12 +81,22 @@ pub struct SealedFile {
 }
 
 impl SealedFile {
-    /// Seals a memory object that nobody has mapped for writing. Fails with the name of the refused call.
-    pub(super) fn seal(memory: SharedMemory) -> Result<Self, (&'static str, Errno)> {
+    /// Seals a memory object that nobody has mapped for writing, but perhaps a child that another thread has forked
+    /// before the mapping was kept from children: `pause` is called while that may execute another program, or end.
+    /// Fails with the name of the refused call.
+    pub(super) fn seal(memory: SharedMemory, mut pause: impl FnMut()) -> Result<Self, (&'static str, Errno)> {
         let failed = |call| move |errno| (call, errno);
         let len = memory.len();
         let file = memory.into_file();
-        add_seals(&file, SEALS).map_err(failed("fcntl(F_ADD_SEALS)"))?;
+        let mut sealed = add_seals(&file, SEALS);
+        for _ in 0..MOST_PAUSES {
+            if sealed != Err(Errno::BUSY) {
+                break;
+            }
+            pause();
+            sealed = add_seals(&file, SEALS);
+        }
+        sealed.map_err(failed("fcntl(F_ADD_SEALS)"))?;
         // Other processes of this user open it only for reading.
         rustix::fs::fchmod(&file, Mode::RUSR).map_err(failed("fchmod"))?;
         // Before Linux 6.7, a file that is sealed against writing can only be mapped through a descriptor without the
@@ -195,6 +208,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::*;
+    use crate::memory::mapping::{Mapping, Protection, Source};
     use crate::memory::sealed::SealedBytes;
     use crate::seccomp::tests::in_filtered_child;
 
@@ -241,6 +255,37 @@ mod tests {
         drop(file);
         let gone = SealedFile::adopt(own(), number, inode);
         assert!(gone.is_err(), "closed, or another test's by now");
+    }
+
+    /// Fails on: a refusal since another thread has just forked.
+    #[test]
+    fn a_child_that_still_has_it_mapped_is_waited_for() {
+        let page = rustix::param::page_size();
+        let memory = SharedMemory::create_for_data("palimpsest-constant", page).unwrap();
+        let writable = Mapping::new(Source::Shared(&memory), page, Protection::ReadWrite, page).unwrap();
+        // SAFETY: the child makes system calls only.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            loop {
+                // SAFETY: takes nothing.
+                unsafe { libc::pause() };
+            }
+        }
+        drop(writable);
+        let mut pauses = 0;
+        let sealed = SealedFile::seal(memory, || {
+            pauses += 1;
+            if pauses == 1 {
+                // SAFETY: a child of this test's that was not waited for.
+                unsafe { libc::kill(child, libc::SIGKILL) };
+                // SAFETY: as above; the status goes nowhere.
+                assert_eq!(unsafe { libc::waitpid(child, ptr::null_mut(), 0) }, child);
+            } else {
+                // One that another test has forked meanwhile.
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        });
+        assert!(sealed.is_ok() && pauses > 0, "{sealed:?} after {pauses}");
     }
 
     #[test]
