@@ -232,8 +232,8 @@ impl Tending {
     }
 
     /// Returns for how long to wait until a deputy is at work, where a slice may take `budget`, and has taken `elapsed`
-    /// nanoseconds: what is left of it; or after a deputy that was not in time twice as long, as far as a slice may take
-    /// that by the clock.
+    /// nanoseconds: what is left of it; after a deputy that was not in time twice as long, as far as a slice may take
+    /// that.
     pub(super) fn patience(&self, elapsed: u64, budget: Duration) -> Duration {
         let left = budget.saturating_sub(Duration::from_nanos(elapsed)).max(LEAST_PATIENCE);
         let most = budget.max(LEAST_PATIENCE).saturating_mul(MOST_ON_THE_WALL);
