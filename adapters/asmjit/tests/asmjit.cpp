@@ -1,6 +1,5 @@
 // What a host of asmjit relies on: code, constants and variables in their places, calls, release, names, errors.
 
-#include <cstring>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
@@ -349,16 +348,12 @@ void mistakes_are_errors() {
     data->setVirtualSize(64);
     MUST(runtime.add(&called, &huge) == kErrorOk);
     called(1);
-    // A name that is no text costs nothing but itself.
-    auto before = stats(packs).used_bytes;
+    // A name is any bytes.
     CodeHolder named;
     MUST(named.init(runtime.environment()) == kErrorOk);
     x86::Assembler c(&named);
     c.ret();
-    MUST(runtime.add(&called, &named, "\xff") == kErrorInvalidArgument && called == nullptr);
-    MUST(std::strstr(palimpsest_error_message(), "UTF-8") != nullptr);
-    MUST(stats(packs).used_bytes == before);
-    MUST(runtime.add(&called, &named, "name") == kErrorOk);
+    MUST(runtime.add(&called, &named, "\xff") == kErrorOk);
   }
   MUST(palimpsest_packs_reclaim(packs, nullptr) == PALIMPSEST_OK);
   MUST(stats(packs).programs == 0);
