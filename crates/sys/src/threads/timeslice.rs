@@ -29,7 +29,10 @@ impl Short {
         if found_deadly().first_of(&[Part::Promptness]).is_some() {
             return None;
         }
-        ask_for(SHORTEST).map(|before| Self { before })
+        let own = attributes()?;
+        let before = own.sched_runtime;
+        (own.sched_policy == libc::SCHED_OTHER as u32 && before > 0 && ask_for(own, SHORTEST))
+            .then_some(Self { before })
     }
 
     /// Returns the time slice before, in nanoseconds.
@@ -40,25 +43,30 @@ impl Short {
 
 impl Drop for Short {
     fn drop(&mut self) {
-        ask_for(self.before);
+        give_back(self.before);
     }
 }
 
-/// Asks for a time slice of so many nanoseconds for the calling thread. Returns the one before. Makes bare system calls
-/// only.
-pub(super) fn ask_for(nanos: u64) -> Option<u64> {
-    /// Leaves alone what another thread sets meanwhile (`SCHED_FLAG_KEEP_POLICY` in `include/uapi/linux/sched.h`).
-    const KEEP_POLICY: u64 = 0x08;
-    let mut own = attributes()?;
-    let before = own.sched_runtime;
-    if own.sched_policy != libc::SCHED_OTHER as u32 || before == 0 {
-        return None;
+/// Gives the calling thread this time slice, in nanoseconds, unless it has a policy without any by now. Makes bare
+/// system calls only.
+pub(super) fn give_back(nanos: u64) {
+    let fair = [libc::SCHED_OTHER, libc::SCHED_BATCH, libc::SCHED_IDLE].map(|policy| policy as u32);
+    if let Some(own) = attributes().filter(|own| fair.contains(&own.sched_policy)) {
+        ask_for(own, nanos);
     }
+}
+
+/// Asks for a time slice of so many nanoseconds for the calling thread, which has these attributes. Returns whether it
+/// has got it.
+fn ask_for(mut own: libc::sched_attr, nanos: u64) -> bool {
+    /// Leaves the policy alone, which another thread may set meanwhile (`SCHED_FLAG_KEEP_POLICY` in
+    /// `include/uapi/linux/sched.h`).
+    const KEEP_POLICY: u64 = 0x08;
     own.sched_runtime = nanos;
     own.sched_flags |= KEEP_POLICY;
     // SAFETY: the kernel reads the attributes, which outlive the call.
     let answer = unsafe { system_call(libc::SYS_sched_setattr, [0, (&raw const own).addr(), 0]) };
-    (answer == 0).then_some(before)
+    answer == 0
 }
 
 /// Returns the calling thread's attributes. Before Linux 6.12 its time slice is 0.
@@ -85,12 +93,6 @@ pub(super) mod tests {
         (answer == 0).then(|| unsafe { found.assume_init() }.sched_runtime).filter(|slice| *slice > 0)
     }
 
-    fn set_policy(policy: i32) {
-        let none = libc::sched_param { sched_priority: 0 };
-        // SAFETY: the kernel reads a local.
-        assert_eq!(unsafe { libc::sched_setscheduler(0, policy, &raw const none) }, 0);
-    }
-
     /// Fails on: a time slice that stays short; a nice value or another attribute that is lost with it.
     #[test]
     fn a_time_slice_is_short_until_it_is_given_back() {
@@ -112,17 +114,22 @@ pub(super) mod tests {
     }
 
     /// Fails on: a thread that is to let all others go first, and interrupts them; a policy set meanwhile that is lost
-    /// when the time slice is given back.
+    /// when the time slice is given back, or keeps it short.
     #[test]
     fn other_policies_are_left_alone() {
         let thread = || {
-            let short = Short::begin();
-            set_policy(libc::SCHED_BATCH);
+            let (before, short) = (timeslice_of(0), Short::begin());
+            let policy = libc::SCHED_BATCH as u32;
+            // As another thread would.
+            let own = attributes().expect("told");
+            let own = libc::sched_attr { sched_policy: policy, ..own };
+            // SAFETY: the kernel reads a local.
+            assert_eq!(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const own, 0) }, 0);
             drop(short);
-            let policy = || attributes().map(|own| own.sched_policy);
-            assert_eq!(policy(), Some(libc::SCHED_BATCH as u32));
+            let now = || attributes().map(|own| (own.sched_policy, Some(own.sched_runtime).filter(|slice| *slice > 0)));
+            assert_eq!(now(), Some((policy, before)));
             assert!(Short::begin().is_none());
-            assert_eq!(policy(), Some(libc::SCHED_BATCH as u32));
+            assert_eq!(now(), Some((policy, before)));
         };
         std::thread::spawn(thread).join().expect("no panic");
     }

@@ -480,7 +480,7 @@ extern "C" fn serve(desk: *mut c_void) -> c_int {
     let timeslice = desk.timeslice.load(Ordering::Relaxed);
     if timeslice > 0 {
         // Its work can wait for its turn.
-        timeslice::ask_for(timeslice);
+        timeslice::give_back(timeslice);
     }
     let confined = confined::give_up_rights();
     // Release, partner: the Acquire load in `refusal`.
