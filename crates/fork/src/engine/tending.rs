@@ -233,11 +233,11 @@ impl Tending {
 
     /// Returns for how long to wait until a deputy is at work, where a slice may take `budget`, and has taken `elapsed`
     /// nanoseconds: what is left of it; after a deputy that was not in time twice as long, as far as a slice may take
-    /// that.
+    /// that. At least half a millisecond: in less, none is at work.
     pub(super) fn patience(&self, elapsed: u64, budget: Duration) -> Duration {
-        let left = budget.saturating_sub(Duration::from_nanos(elapsed)).max(LEAST_PATIENCE);
-        let most = budget.max(LEAST_PATIENCE).saturating_mul(MOST_ON_THE_WALL);
-        left.saturating_mul(1 << self.late.load(Ordering::Relaxed).min(MOST_LATE)).min(most)
+        let left = |budget: Duration| budget.saturating_sub(Duration::from_nanos(elapsed)).max(LEAST_PATIENCE);
+        let doubled = left(budget).saturating_mul(1 << self.late.load(Ordering::Relaxed).min(MOST_LATE));
+        doubled.min(left(budget.saturating_mul(MOST_ON_THE_WALL)))
     }
 
     /// Notes that a deputy was not at work in time. Returns for how long that counts: twice as long each time.
@@ -304,8 +304,7 @@ impl Tending {
         }
     }
 
-    /// Returns how many pieces fit into one call, at least one. A call may take what is left of the slice: on a busy
-    /// machine most of it is the price of the call itself, whatever the number of pieces.
+    /// Returns how many pieces fit into one call, at least one: by their price, what is left of the slice.
     pub(super) fn room(&self, elapsed: u64, budget: Duration) -> usize {
         let left = nanos(budget).saturating_sub(elapsed);
         usize::try_from(left / self.price().max(1)).unwrap_or(usize::MAX).clamp(1, MOST_AT_ONCE)
@@ -490,11 +489,12 @@ mod tests {
         assert_eq!(patience_after(1_900_000), [500, 500], "less would be in vain");
         assert_eq!([0; 3].map(|split| tending.sent_in_vain(split, 1000)), [1000, 2000, 4000]);
         assert!(tending.was_late());
-        assert_eq!(patience(), [2000, 8000]);
-        assert_eq!(patience_after(1_900_000), [2000, 4000]);
+        assert_eq!(patience(), [500, 8000]);
+        assert_eq!(patience_after(1_900_000), [500, 4000]);
         let most = (0..100).map(|_| tending.sent_in_vain(0, 1000)).max();
         assert_eq!(most, Some(1000 << MOST_LATE));
-        assert_eq!(patience(), [2000, 8000], "a program stands still for no longer");
+        assert_eq!(patience(), [500, 8000], "a program stands still for no longer");
+        assert_eq!(patience_after(1_900_000), [500, 6100]);
         tending.sent(7, 1000);
         assert_eq!((tending.was_late(), tending.errand(), tending.is_wanted()), (false, 7, true));
         assert_eq!(patience(), [500, 2000]);

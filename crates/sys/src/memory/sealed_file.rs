@@ -1,6 +1,7 @@
 //! Constant memory files, made here or adopted from another process of this user.
 
 use std::ptr;
+use std::time::{Duration, Instant};
 
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, SealFlags, StatxFlags};
@@ -21,8 +22,8 @@ pub const NAME: &str = "/memfd:palimpsest-constant (deleted)";
 /// The seals that make a file constant.
 const SEALS: SealFlags = SealFlags::WRITE.union(SealFlags::GROW).union(SealFlags::SHRINK).union(SealFlags::SEAL);
 
-/// How often to wait for whoever has a file mapped that is to be constant.
-const MOST_PAUSES: usize = 100;
+/// For how long to wait for whoever has a file mapped that is to be constant.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Why another process's memory object cannot be adopted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -88,11 +89,8 @@ impl SealedFile {
         let failed = |call| move |errno| (call, errno);
         let len = memory.len();
         let file = memory.into_file();
-        let mut sealed = add_seals(&file, SEALS);
-        for _ in 0..MOST_PAUSES {
-            if sealed != Err(Errno::BUSY) {
-                break;
-            }
+        let (begun, mut sealed) = (Instant::now(), add_seals(&file, SEALS));
+        while sealed == Err(Errno::BUSY) && begun.elapsed() < PATIENCE {
             pause();
             sealed = add_seals(&file, SEALS);
         }
@@ -266,6 +264,8 @@ mod tests {
         // SAFETY: the child makes system calls only.
         let child = unsafe { libc::fork() };
         if child == 0 {
+            // Should the test fail. SAFETY: takes numbers.
+            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) };
             loop {
                 // SAFETY: takes nothing.
                 unsafe { libc::pause() };
@@ -282,7 +282,7 @@ mod tests {
                 assert_eq!(unsafe { libc::waitpid(child, ptr::null_mut(), 0) }, child);
             } else {
                 // One that another test has forked meanwhile.
-                std::thread::sleep(std::time::Duration::from_millis(5));
+                std::thread::sleep(Duration::from_millis(5));
             }
         });
         assert!(sealed.is_ok() && pauses > 0, "{sealed:?} after {pauses}");

@@ -85,7 +85,7 @@ pub enum FreezeCall {
     ParentId,
     /// `sched_getattr`: the time slice of whoever sends a deputy.
     TellTimeslice,
-    /// `sched_setattr`: a short time slice for the time until a deputy is at work.
+    /// `sched_setattr`: a short time slice for the time until a deputy is at work, and the own one again.
     SetTimeslice,
     /// `sched_yield`: lets a deputy's sender go first.
     Yield,

@@ -4,16 +4,29 @@
 //! milliseconds. Since Linux 6.12 a thread may ask for a shorter one. It then interrupts who has a longer one, and gets
 //! no larger share for that. Children inherit it.
 //!
+//! # What is lost
+//!
+//! The kernel takes a thread's nice value and its time slice in one call. So if another thread or program gives it a
+//! nice value between the two calls of a moment, that is lost. If it gives it a policy of real time meanwhile, the
+//! thread has the short time slice once it is back under `SCHED_OTHER`.
+//!
 //! Sources: `sched_setattr(2)`; `__setparam_fair` in `kernel/sched/syscalls.c`; `PREEMPT_SHORT` in
 //! `kernel/sched/features.h`.
 
 use std::mem::{MaybeUninit, size_of};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::arch::system_call;
 use crate::seccomp::{Part, found_deadly};
 
 /// The shortest time slice that a thread may ask for, in nanoseconds.
 const SHORTEST: u64 = 100_000;
+
+/// How often to give a time slice back if the nice value is another one by then.
+const MOST_TRIES: u32 = 3;
+
+/// Whether it was refused once: whoever refuses may tell an administrator each time. Relaxed: publishes nothing.
+static IS_REFUSED: AtomicBool = AtomicBool::new(false);
 
 /// A short time slice of the calling thread, until this is dropped.
 #[derive(Debug)]
@@ -26,13 +39,20 @@ impl Short {
     /// Asks for the shortest time slice. Returns `None` where that is not to be had, and nothing has changed: before
     /// Linux 6.12, under a filter, or if the thread's policy has no time slices, or lets all others go first.
     pub(super) fn begin() -> Option<Self> {
-        if found_deadly().first_of(&[Part::Promptness]).is_some() {
+        if IS_REFUSED.load(Ordering::Relaxed) || found_deadly().first_of(&[Part::Promptness]).is_some() {
             return None;
         }
-        let own = attributes()?;
-        let before = own.sched_runtime;
-        (own.sched_policy == libc::SCHED_OTHER as u32 && before > 0 && ask_for(own, SHORTEST))
-            .then_some(Self { before })
+        let own = attributes();
+        if own.is_some_and(|own| own.sched_policy != libc::SCHED_OTHER as u32) {
+            return None;
+        }
+        match own.filter(|own| own.sched_runtime > 0 && ask_for(*own, SHORTEST)) {
+            Some(own) => Some(Self { before: own.sched_runtime }),
+            None => {
+                IS_REFUSED.store(true, Ordering::Relaxed);
+                None
+            }
+        }
     }
 
     /// Returns the time slice before, in nanoseconds.
@@ -47,12 +67,19 @@ impl Drop for Short {
     }
 }
 
-/// Gives the calling thread this time slice, in nanoseconds, unless it has a policy without any by now. Makes bare
-/// system calls only.
+/// Gives the calling thread this time slice, in nanoseconds, unless it has a policy without any by now. If it is the
+/// default, the thread has the default again, whatever that becomes. Makes bare system calls only.
 pub(super) fn give_back(nanos: u64) {
+    const DEFAULT: u64 = 0;
     let fair = [libc::SCHED_OTHER, libc::SCHED_BATCH, libc::SCHED_IDLE].map(|policy| policy as u32);
-    if let Some(own) = attributes().filter(|own| fair.contains(&own.sched_policy)) {
-        ask_for(own, nanos);
+    for asked in [DEFAULT, nanos] {
+        for _ in 0..MOST_TRIES {
+            let Some(own) = attributes().filter(|own| fair.contains(&own.sched_policy)) else { return };
+            // Refused if somebody has given it a higher nice value meanwhile.
+            if own.sched_runtime == nanos || ask_for(own, asked) {
+                break;
+            }
+        }
     }
 }
 
@@ -93,44 +120,55 @@ pub(super) mod tests {
         (answer == 0).then(|| unsafe { found.assume_init() }.sched_runtime).filter(|slice| *slice > 0)
     }
 
-    /// Fails on: a time slice that stays short; a nice value or another attribute that is lost with it.
-    #[test]
-    fn a_time_slice_is_short_until_it_is_given_back() {
-        let thread = || {
-            let Some(before) = timeslice_of(0) else {
-                return println!("skipped: needs Linux 6.12, which tells time slices");
-            };
-            // SAFETY: takes numbers; concerns this thread only.
-            assert_eq!(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 5) }, 0);
-            let short = Short::begin().expect("nothing refuses it");
-            assert_eq!((short.before(), timeslice_of(0)), (before, Some(SHORTEST)));
-            let child = std::thread::spawn(|| timeslice_of(0)).join().expect("no panic");
-            assert_eq!(child, Some(SHORTEST), "children inherit it");
-            drop(short);
-            let after = attributes().expect("told");
-            assert_eq!((after.sched_runtime, after.sched_nice, after.sched_policy), (before, 5, 0));
+    /// Runs `test` in a thread that may have a short time slice, with the attributes that it has.
+    fn in_a_thread(test: impl FnOnce(libc::sched_attr) + Send + 'static) {
+        let thread = || match attributes().filter(|_| Short::begin().is_some()) {
+            Some(own) => test(own),
+            None => println!("skipped: needs Linux 6.12, SCHED_OTHER, and leave to ask for a time slice"),
         };
         std::thread::spawn(thread).join().expect("no panic");
+    }
+
+    /// Returns the time slice, nice value and policy.
+    fn told(own: libc::sched_attr) -> (u64, i32, u32) {
+        (own.sched_runtime, own.sched_nice, own.sched_policy)
+    }
+
+    /// Fails on: a time slice that stays short, or that the thread has not asked for; a nice value that is lost with
+    /// it.
+    #[test]
+    fn a_time_slice_is_short_until_it_is_given_back() {
+        in_a_thread(|own| {
+            let nice = 19.min(own.sched_nice + 1);
+            // SAFETY: takes numbers; concerns this thread only.
+            assert_eq!(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) }, 0);
+            for before in [own.sched_runtime, 3_000_000] {
+                give_back(before);
+                let short = Short::begin().expect("as before");
+                assert_eq!((short.before(), timeslice_of(0)), (before, Some(SHORTEST)));
+                let child = std::thread::spawn(|| timeslice_of(0)).join().expect("no panic");
+                assert_eq!(child, Some(SHORTEST), "children inherit it");
+                drop(short);
+                assert_eq!(attributes().map(told), Some((before, nice, own.sched_policy)));
+            }
+        });
     }
 
     /// Fails on: a thread that is to let all others go first, and interrupts them; a policy set meanwhile that is lost
     /// when the time slice is given back, or keeps it short.
     #[test]
     fn other_policies_are_left_alone() {
-        let thread = || {
-            let (before, short) = (timeslice_of(0), Short::begin());
-            let policy = libc::SCHED_BATCH as u32;
-            // As another thread would.
-            let own = attributes().expect("told");
-            let own = libc::sched_attr { sched_policy: policy, ..own };
-            // SAFETY: the kernel reads a local.
-            assert_eq!(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const own, 0) }, 0);
+        in_a_thread(|own| {
+            let short = Short::begin().expect("as before");
+            let none = libc::sched_param { sched_priority: 0 };
+            // As another thread would. SAFETY: the kernel reads a local.
+            assert_eq!(unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const none) }, 0);
+            assert_eq!(timeslice_of(0), Some(SHORTEST));
             drop(short);
-            let now = || attributes().map(|own| (own.sched_policy, Some(own.sched_runtime).filter(|slice| *slice > 0)));
-            assert_eq!(now(), Some((policy, before)));
+            let expected = Some((own.sched_runtime, own.sched_nice, libc::SCHED_BATCH as u32));
+            assert_eq!(attributes().map(told), expected);
             assert!(Short::begin().is_none());
-            assert_eq!(now(), Some((policy, before)));
-        };
-        std::thread::spawn(thread).join().expect("no panic");
+            assert_eq!(attributes().map(told), expected);
+        });
     }
 }

@@ -10,9 +10,9 @@
 //! # What it may do
 //!
 //! It would keep the rights that the program gives up meanwhile, and the program can write to its code and its stack.
-//! So it first closes its descriptors, in a table of its own, and installs a filter that allows its one call and its
-//! end (`confined`). [`Desk::send`] returns only then, or once it is killed. It keeps its identity, its root and its
-//! working directory, but whoever takes it over can make no other call.
+//! So it first closes its descriptors, in a table of its own, and installs a filter that allows its one call, to wake
+//! its sender and let that go first, and its end (`confined`). [`Desk::send`] returns only then, or once it is killed.
+//! It keeps its identity, its root and its working directory, but whoever takes it over can make no other call.
 //!
 //! # Who may access the desk
 //!
@@ -78,8 +78,7 @@
 //!   and it is killed. Where the kernel refuses that it gives up its rights, no other is sent. On a busy machine it
 //!   would wait for its turn first, 3 to 4 ms in every tenth case beside four busy loops on two processors. So the
 //!   sender asks for a short time slice meanwhile (`timeslice`), and the deputy, once it has given up its rights, lets
-//!   the sender go first: 0.1 and 0.7 ms. Afterwards the sender has the time slice that it had, but as one that it has
-//!   asked for.
+//!   the sender go first: 0.1 and 0.7 ms. Afterwards the sender has the time slice that it had.
 //! - **Signals**: it blocks all. `kill(-1, …)` and signals to the group reach it: SIGKILL ends it; SIGSTOP stops it,
 //!   for which the parent may get a SIGCHLD.
 //! - **Debuggers** do not follow it. If it runs into a breakpoint of theirs, it is killed, and its errand has failed.
@@ -224,7 +223,7 @@ impl Desk {
             return Ok(false);
         }
         // So the deputy begins soon, and this thread, once it is woken, goes on soon.
-        let short = Short::begin();
+        let short = are_near().then(Short::begin).flatten();
         // Relaxed: the deputy is made after the store.
         self.timeslice.store(short.as_ref().map_or(0, Short::before), Ordering::Relaxed);
         let made = self.make(span, asked).map(|deputy| (deputy, busy(deputy)));
