@@ -4,6 +4,8 @@
 use std::ffi::{CStr, c_char};
 use std::ptr;
 
+use palimpsest_sys::memory::readable::Readable;
+
 /// The file name under which this object is installed.
 pub(crate) const OBJECT: &[u8] = b"libpalimpsest_preload.so";
 
@@ -169,22 +171,53 @@ pub(crate) unsafe fn own<'a>(name: &[u8]) -> Option<&'a [u8]> {
     strings.find_map(|string| unsafe { value_of(name, string) })
 }
 
-/// Whether one of fewer than `most` strings loads this object, and nothing else is loaded; and a program that never
-/// forks would be served by nothing that they say.
+/// Whether this is an array of fewer than `most` strings, all of which can be read: if not, the kernel says what is
+/// wrong. Async-signal-safe.
+///
+/// # Safety
+///
+/// 1. As far as it can be read, nobody may change it meanwhile.
+pub(crate) unsafe fn is_readable(environment: *mut *mut c_char, most: usize) -> bool {
+    /// As much as the kernel takes (`MAX_ARG_STRLEN` in `include/uapi/linux/binfmts.h`), of the smallest pages.
+    const LONGEST: usize = 32 * 4096;
+    let mut readable = Readable::default();
+    let mut place = environment;
+    for _ in 0..most {
+        // A place of its alignment is in one page.
+        if !place.is_aligned() || !readable.has(place.addr()) {
+            return false;
+        }
+        // SAFETY: aligned, and can be read; nobody changes it (1).
+        let string = unsafe { place.read() };
+        if string.is_null() {
+            return true;
+        }
+        // SAFETY: 1. is (1).
+        if !unsafe { readable.has_string(string, LONGEST) } {
+            return false;
+        }
+        // Nothing may be there.
+        place = place.wrapping_add(1);
+    }
+    false
+}
+
+/// Whether one of these strings loads this object, and nothing else is loaded; and a program that never forks would be
+/// served by nothing that they say.
 ///
 /// # Safety
 ///
 /// 1. `environment` must be null or a null-terminated array of C strings, and nobody may change it meanwhile.
-pub(crate) unsafe fn loads_only_this(environment: *mut *mut c_char, most: usize) -> bool {
+pub(crate) unsafe fn loads_only_this(environment: *mut *mut c_char) -> bool {
     /// Its text in copies, all large mappings in huge pages, and a signal, which would end a program that does not
     /// expect it.
     const SERVED: [&[u8]; 3] = [b"PALIMPSEST_TEXT=", b"PALIMPSEST_HUGE=gather", b"PALIMPSEST_FREEZE=signal"];
     let mut is_loaded = false;
     // SAFETY: 1. is this function's.
-    for (number, string) in unsafe { Strings::of(environment) }.enumerate() {
+    for string in unsafe { Strings::of(environment) } {
         // SAFETY: 1. a string of the environment; contract 1.
         let is_served = SERVED.iter().any(|beginning| unsafe { behind(beginning, string) }.is_some());
-        if is_served || number >= most {
+        if is_served {
             return false;
         }
         // SAFETY: 1. as before.

@@ -18,12 +18,12 @@ use std::ptr;
 
 use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
-use crate::arch::{system_call, trampoline};
+use crate::arch::trampoline;
 use crate::cancelling::uncancelled;
 use crate::next::Next;
 use crate::{confined, core_filter, environment, errno};
 use childless::Process;
-use unserved::Program;
+use unserved::{Folder, Program};
 
 /// A function of the family `exec`: a trampoline passes on whatever it takes.
 type Exec = unsafe extern "C" fn() -> c_int;
@@ -91,19 +91,6 @@ trampolines! {
     4 execveat
 }
 
-/// Returns a path; `None` for null or an address where nothing is, to which the kernel has an answer.
-///
-/// # Safety
-///
-/// 1. If the kernel can read it, it must be a C string that nobody changes while it is used.
-unsafe fn path_at<'a>(text: *const c_char) -> Option<&'a CStr> {
-    let arguments = [libc::AT_FDCWD as usize, text.expose_provenance(), libc::F_OK as usize];
-    // SAFETY: 1. the kernel reads a path.
-    let answer = unsafe { system_call(libc::SYS_faccessat, arguments) };
-    // SAFETY: contract 1.
-    (answer != -(libc::EFAULT as isize)).then(|| unsafe { CStr::from_ptr(text) })
-}
-
 /// Defines functions of the family `exec` that are given an environment.
 macro_rules! with_environment {
     ($($name:ident $next:ident $program:ident)*) => {$(
@@ -122,10 +109,8 @@ macro_rules! with_environment {
             let Some(real) = real(&$next) else { return missing() };
             // SAFETY: contract 1.
             let call = |other: Option<_>| unsafe { real(path, arguments, other.unwrap_or(environment)) };
-            // SAFETY: contract 1.
-            let program = unsafe { path_at(path) }.map(Program::$program);
             // SAFETY: 1. is contract 1.
-            unsafe { unserved::execute(program, Process::Own, environment, call) }
+            unsafe { unserved::execute(Program::$program(path), Folder::Own, Process::Own, environment, call) }
         }
     )*};
 }
@@ -153,10 +138,9 @@ macro_rules! with_own_environment {
                 // SAFETY: contract 1.
                 _ => unsafe { real(path, arguments) },
             };
-            // SAFETY: contract 1.
-            let program = unsafe { path_at(path) }.map(Program::$program);
-            // SAFETY: 1. the program's own, with which it executes another one.
-            unsafe { unserved::execute(program, Process::Own, environment::present(), call) }
+            let environment = environment::present();
+            // SAFETY: 1. is contract 1; the program's own environment, with which it executes another one.
+            unsafe { unserved::execute(Program::$program(path), Folder::Own, Process::Own, environment, call) }
         }
     )*};
 }
@@ -232,27 +216,6 @@ extern "C" fn missing() -> c_int {
     -1
 }
 
-/// Calls `spawn` with an environment for the program, as [`unserved::execute`] does.
-///
-/// # Safety
-///
-/// 1. As for `posix_spawn(3)`.
-unsafe fn for_child<'a>(
-    path: *const c_char,
-    actions: *const posix_spawn_file_actions_t,
-    environment: *const *mut c_char,
-    program: impl FnOnce(&'a CStr) -> Program<'a>,
-    spawn: impl FnOnce(Option<*const *mut c_char>) -> c_int,
-) -> c_int {
-    // The actions may change the folder in which a path begins.
-    let is_certain =
-        |path: &&CStr| actions.is_null() || path.to_bytes().starts_with(b"/") || !path.to_bytes().contains(&b'/');
-    // SAFETY: contract 1.
-    let program = unsafe { path_at(path) }.filter(is_certain).map(program);
-    // SAFETY: 1. is (1).
-    unsafe { unserved::execute(program, Process::Child, environment, spawn) }
-}
-
 /// Defines functions of the family `posix_spawn`.
 macro_rules! spawns {
     ($($name:ident $next:ident $program:ident)*) => {$(
@@ -277,8 +240,10 @@ macro_rules! spawns {
                 let spawn = || unsafe { real(child, path, actions, attributes, arguments, environment) };
                 core_filter::around(|| spawned(spawn, lacks_place, make_room))
             };
+            // The actions may change it.
+            let folder = if actions.is_null() { Folder::Own } else { Folder::Unknown };
             // SAFETY: 1. is contract 1.
-            unsafe { for_child(path, actions, environment, Program::$program, spawn) }
+            unsafe { unserved::execute(Program::$program(path), folder, Process::Child, environment, spawn) }
         }
     )*};
 }

@@ -4,6 +4,8 @@ use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 use std::ptr;
 
+use palimpsest_sys::memory::readable::Readable;
+
 use super::childless::{self, Children, Found, Process};
 use crate::cancelling::uncancelled;
 use crate::filters::Filters;
@@ -15,31 +17,43 @@ use crate::{confined, environment};
 const VARIABLES: usize = 192;
 /// Bytes of a path that fit there.
 const PATH: usize = 256;
+/// The longest path that the kernel takes.
+const LONGEST_PATH: usize = libc::PATH_MAX as usize;
 
 /// The program that is about to be executed.
 #[derive(Clone, Copy)]
-pub(super) enum Program<'a> {
+pub(super) enum Program {
     /// The file under this path.
-    At(&'a CStr),
+    At(*const c_char),
     /// The first file with this name in the folders of `PATH`, if there is no slash in it.
-    Named(&'a CStr),
+    Named(*const c_char),
+}
+
+/// The folder in which a path of the program begins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Folder {
+    /// That of this process.
+    Own,
+    Unknown,
 }
 
 /// Calls `execute` with the environment in which this object is left out, if it is known that the program has no use
-/// for it. Async-signal-safe, also in a child of `vfork`.
+/// for it. What cannot be read is left to `execute`. Async-signal-safe, also in a child of `vfork`.
 ///
 /// # Safety
 ///
-/// 1. `environment` must be null or a null-terminated array of C strings, and nobody may change it meanwhile.
+/// 1. As far as they can be read, the program's path is a C string and `environment` null or a null-terminated array of
+///    C strings, and nobody may change them meanwhile.
 pub(super) unsafe fn execute<T>(
-    program: Option<Program<'_>>,
+    program: Program,
+    folder: Folder,
     process: Process,
     environment: *const *mut c_char,
     execute: impl FnOnce(Option<*const *mut c_char>) -> T,
 ) -> T {
     // SAFETY: 1. is this function's.
-    if program.is_some_and(|program| unsafe { is_useless(program, process, environment) }) {
-        // SAFETY: 1. is this function's.
+    if unsafe { is_useless(program, folder, process, environment) } {
+        // SAFETY: 1. is this function's, and it can be read.
         unsafe { without(environment, execute) }
     } else {
         execute(None)
@@ -50,7 +64,7 @@ pub(super) unsafe fn execute<T>(
 ///
 /// # Safety
 ///
-/// 1. As for [`execute`].
+/// 1. As for [`environment::loads_only_this`].
 // What it has on the stack, nobody else needs there.
 #[inline(never)]
 unsafe fn without<T>(environment: *const *mut c_char, execute: impl FnOnce(Option<*const *mut c_char>) -> T) -> T {
@@ -66,26 +80,32 @@ unsafe fn without<T>(environment: *const *mut c_char, execute: impl FnOnce(Optio
     execute(Some(strings.as_ptr()))
 }
 
-/// Whether the program has no use for this object, and the environment without it fits.
+/// Whether the program has no use for this object, and the environment can be read, and without the object fits.
 ///
 /// # Safety
 ///
 /// 1. As for [`execute`].
 #[inline(never)]
-unsafe fn is_useless(program: Program<'_>, process: Process, environment: *const *mut c_char) -> bool {
+unsafe fn is_useless(program: Program, folder: Folder, process: Process, environment: *const *mut c_char) -> bool {
     let Some(started) = started::get().filter(|started| may_look(started, process)) else { return false };
     // Whoever executes in the process that `palimpsest run` has started is told of its end by what is executed.
     if process == Process::Own && is_told(started) || is_on_stack_for_signals() {
         return false;
     }
     // SAFETY: 1. is (1).
-    if !unsafe { environment::loads_only_this(environment.cast_mut(), VARIABLES) } {
+    if !unsafe { environment::is_readable(environment.cast_mut(), VARIABLES) } {
         return false;
     }
+    // SAFETY: 1. it can be read, and is (1).
+    if !unsafe { environment::loads_only_this(environment.cast_mut()) } {
+        return false;
+    }
+    // SAFETY: 1. is (1); 2. as was just seen.
+    let Some(file) = (unsafe { file_of(program, folder, environment) }) else { return false };
     let children = match process {
-        Process::Own => children_of(program, process),
+        Process::Own => children_of(file, process),
         // Closing a file is a place where the C library ends a thread.
-        Process::Child => uncancelled(|| children_of(program, process)),
+        Process::Child => uncancelled(|| children_of(file, process)),
     };
     children == Children::Impossible
 }
@@ -116,10 +136,49 @@ fn is_on_stack_for_signals() -> bool {
     unsafe { libc::sigaltstack(ptr::null(), &raw mut stack) == 0 && stack.ss_flags & libc::SS_ONSTACK != 0 }
 }
 
-fn children_of(program: Program<'_>, process: Process) -> Children {
-    let found = match program {
-        Program::Named(name) if !name.to_bytes().contains(&b'/') => search(name, process),
-        Program::At(path) | Program::Named(path) => childless::look_at(path, process),
+/// Where the file of a program is.
+#[derive(Clone, Copy)]
+enum File<'a> {
+    Under(&'a CStr),
+    /// In the first of these folders that has one with this name.
+    Among {
+        folders: &'a [u8],
+        name: &'a CStr,
+    },
+}
+
+/// Returns where the file of a program is; `None` if that is not known, or cannot be read.
+///
+/// # Safety
+///
+/// 1. As for [`execute`].
+/// 2. `environment` can be read.
+unsafe fn file_of<'a>(program: Program, folder: Folder, environment: *const *mut c_char) -> Option<File<'a>> {
+    let (Program::At(text) | Program::Named(text)) = program;
+    // SAFETY: 1. is (1).
+    if !unsafe { Readable::default().has_string(text, LONGEST_PATH) } {
+        return None;
+    }
+    // SAFETY: it can be read up to its end, and is (1).
+    let path = unsafe { CStr::from_ptr(text) };
+    if matches!(program, Program::At(_)) || path.to_bytes().contains(&b'/') {
+        return (folder == Folder::Own || path.to_bytes().starts_with(b"/")).then_some(File::Under(path));
+    }
+    // The program's own environment, which whoever searches it reads.
+    let own = environment::present();
+    // SAFETY: 1. is (1).
+    if own.cast_const() != environment && !unsafe { environment::is_readable(own, VARIABLES) } {
+        return None;
+    }
+    // SAFETY: 1. is (1), and it can be read.
+    let folders = unsafe { environment::own(b"PATH") }?;
+    Some(File::Among { folders, name: path })
+}
+
+fn children_of(file: File<'_>, process: Process) -> Children {
+    let found = match file {
+        File::Under(path) => childless::look_at(path, process),
+        File::Among { folders, name } => search(folders, name, process),
     };
     match found {
         Found::Program(children) => children,
@@ -127,11 +186,9 @@ fn children_of(program: Program<'_>, process: Process) -> Children {
     }
 }
 
-/// Looks for a program in the folders of `PATH`, as `execvp(3)` does; not in those that depend on the present one,
-/// which a child may change.
-fn search(name: &CStr, process: Process) -> Found {
-    // SAFETY: 1. the program's own environment, which whoever searches it reads.
-    let Some(folders) = (unsafe { environment::own(b"PATH") }) else { return Found::Nothing };
+/// Looks for a program in folders, as `execvp(3)` does; not in those that depend on the present one, which a child may
+/// change.
+fn search(folders: &[u8], name: &CStr, process: Process) -> Found {
     let mut path = [0; PATH];
     for folder in folders.split(|&byte| byte == b':') {
         let parts = [folder, b"/", name.to_bytes_with_nul()];

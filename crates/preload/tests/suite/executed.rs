@@ -64,9 +64,15 @@ fn programs_without_children_run_without_the_object() {
     // Whose folder another is than this process's.
     let line = [IN_BIN.as_slice(), &[executes, "elsewhere", "../bin/cat"], &CAT[1..]].concat();
     assert!(has_object(&run(&line, way)));
+    std::os::unix::fs::symlink("/bin/cat", folder.path().join("other")).expect("the folder is ours");
+    std::fs::rename(folder.path().join("other"), folder.path().join("cat")).expect("as before");
+    let variables = [("FOLDER", folder.path().to_str().expect("UTF-8"))];
+    let line = [IN_BIN.as_slice(), &[executes, "elsewhere", "cat"], &CAT[1..]].concat();
+    assert!(has_object(&run(&line, frozen(object.to_str().expect("UTF-8"), &variables))));
 }
 
-/// Fails on: another service of the object that such a program goes without; an environment that does not fit.
+/// Fails on: another service of the object that such a program goes without; an environment that does not fit; a call
+/// before it is known that no filter ends the program for it.
 #[test]
 fn whoever_is_served_in_another_way_keeps_the_object() {
     let (Some(executes), object, Some(other)) = (executes(), object(), other_object("inherited")) else { return };
@@ -89,8 +95,21 @@ fn whoever_is_served_in_another_way_keeps_the_object() {
     // An empty variable stays as it is.
     let line = ["/bin/sh", "-c", "LD_PRELOAD= /usr/bin/printenv LD_PRELOAD"];
     assert_eq!(run(&line, frozen(object, &[])).status, Some(0));
-    // What the kernel answers to an address where nothing is.
-    assert_eq!(run(&[executes, "own", "nowhere", "/bin/cat"], frozen(object, &[])).status, Some(0));
+    // What the kernel answers to an address where nothing is, and in a program that a filter ends for more calls.
+    for kind in ["nowhere", "confined"] {
+        assert_eq!(run(&[executes, "own", kind, "/bin/cat"], frozen(object, &[])).status, Some(0), "{kind}");
+    }
+}
+
+/// Fails on: an array, a string or a path that the object reads though it cannot be read, where the kernel refuses it.
+#[test]
+fn what_cannot_be_read_is_refused_as_without_the_object() {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/faults.c");
+    let Some(faults) = compile(Path::new(source), "faults", &[]) else { return };
+    let line = [faults.to_str().expect("UTF-8"), "/bin/true"];
+    let (plain, ran) = (run(&line, PLAIN), run(&line, frozen(object().to_str().expect("UTF-8"), &[])));
+    assert_eq!((plain.status, ran.status), (Some(0), Some(0)), "{}", ran.stderr);
+    assert_eq!(ran.stdout, plain.stdout);
 }
 
 /// Fails on: a report of the process that `palimpsest run` has started, which is lost with the object.

@@ -12,6 +12,7 @@ pub(crate) mod huge;
 pub(crate) mod mapping;
 pub mod own;
 pub mod peek;
+pub mod readable;
 pub mod remap;
 pub(crate) mod reservation;
 pub mod sealed;

@@ -5,7 +5,9 @@ use std::mem::MaybeUninit;
 
 use rustix::io::Errno;
 
+use crate::arch::system_call;
 use crate::last_errno;
+use crate::signals::IMMEDIATE;
 
 /// Returns the calling thread's id.
 pub fn own_thread() -> i32 {
@@ -76,15 +78,21 @@ impl Blocked {
     /// Blocks all signals except SIGKILL and SIGSTOP, which cannot be blocked: no handler runs, for example while
     /// memory is moved, when its writes would be lost.
     pub fn all() -> Self {
-        Self { before: exchange(u64::MAX), not_send: PhantomData }
+        Self { before: exchange(libc::SIG_SETMASK, u64::MAX), not_send: PhantomData }
+    }
+
+    /// Blocks all signals but those that an instruction of this thread's may cause, which stay as they are.
+    pub fn all_but_faults() -> Self {
+        const FAULTS: u64 = bits(&IMMEDIATE);
+        Self { before: exchange(libc::SIG_BLOCK, !FAULTS), not_send: PhantomData }
     }
 
     /// Blocks all signals except `open`, which stay as they are.
     pub fn all_but(open: &[i32]) -> Self {
         let blocked = Self::all();
-        let open = open.iter().fold(0, |open, signal| open | 1_u64 << (signal - 1)) & !blocked.before;
+        let open = bits(open) & !blocked.before;
         if open != 0 {
-            exchange(!open);
+            exchange(libc::SIG_SETMASK, !open);
         }
         blocked
     }
@@ -92,7 +100,7 @@ impl Blocked {
 
 impl Drop for Blocked {
     fn drop(&mut self) {
-        exchange(self.before);
+        exchange(libc::SIG_SETMASK, self.before);
     }
 }
 
@@ -129,13 +137,22 @@ impl Drop for Uncancelled {
     }
 }
 
-/// Sets the mask, bypassing the C library. Returns the old one.
-fn exchange(mask: u64) -> u64 {
+/// Returns a set of signals in the kernel's form.
+const fn bits(signals: &[i32]) -> u64 {
+    let (mut bits, mut at) = (0, 0);
+    while at < signals.len() {
+        bits |= 1 << (signals[at] - 1);
+        at += 1;
+    }
+    bits
+}
+
+/// Changes the mask, bypassing the C library; `how` as for `sigprocmask`. Returns the old one.
+fn exchange(how: i32, mask: u64) -> u64 {
     let mut before = 0_u64;
+    let sets = [(&raw const mask).expose_provenance(), (&raw mut before).expose_provenance()];
     // SAFETY: both sets are 8 bytes long, as the last argument says, and outlive the call.
-    unsafe {
-        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, &raw mut before, size_of::<u64>())
-    };
+    unsafe { system_call(libc::SYS_rt_sigprocmask, [how as usize, sets[0], sets[1], size_of::<u64>()]) };
     before
 }
 
@@ -180,6 +197,11 @@ mod tests {
         {
             let _open = Blocked::all_but(&[libc::SIGSYS, libc::SIGTRAP]);
             assert_eq!(mask().count_ones(), 60);
+        }
+        assert_eq!(mask(), before);
+        {
+            let _faults = Blocked::all_but_faults();
+            assert_eq!(mask(), before | !(bits(&[libc::SIGKILL, libc::SIGSTOP]) | bits(&IMMEDIATE)));
         }
         assert_eq!(mask(), before);
     }
