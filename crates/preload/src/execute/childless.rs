@@ -122,7 +122,7 @@ pub(super) enum Found {
 }
 
 /// Looks at the file under `path`, as whoever executes it there does. Opens no file but a regular one: it takes nothing
-/// from a pipe, and starts no device. Async-signal-safe.
+/// from a pipe, and starts no device. Async-signal-safe; a handler that leaves it by `siglongjmp` leaves the file open.
 pub(super) fn look_at(path: &CStr, process: Process) -> Found {
     // Also where nothing may be executed.
     match accessat(CWD, path, Access::EXEC_OK, AtFlags::empty()) {
@@ -144,7 +144,7 @@ pub(super) fn look_at(path: &CStr, process: Process) -> Found {
 const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
 /// A file of who is about to execute it. Noted nowhere, unlike a [`BriefFile`], and closed by the kernel's own call: a
-/// child of `vfork` that ends in between, or a handler that leaves by `siglongjmp`, leaves no trace but the descriptor.
+/// child of `vfork` that is ended in between leaves no trace.
 struct OwnFile(ManuallyDrop<OwnedFd>);
 
 impl OwnFile {

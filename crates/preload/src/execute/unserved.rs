@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use std::ptr;
 
 use palimpsest_sys::memory::readable::Readable;
+use palimpsest_sys::threads::own::Blocked;
 
 use super::childless::{self, Children, Found, Process};
 use crate::cancelling::uncancelled;
@@ -102,6 +103,9 @@ unsafe fn is_useless(program: Program, folder: Folder, process: Process, environ
     }
     // SAFETY: 1. is (1); 2. as was just seen.
     let Some(file) = (unsafe { file_of(program, folder, environment) }) else { return false };
+    // A handler that leaves by `siglongjmp` would leave the file open, and this thread as it is meanwhile. What is
+    // executed, and its mask, come after that.
+    let _quiet = Blocked::all_but_faults();
     let children = match process {
         Process::Own => children_of(file, process),
         // Closing a file is a place where the C library ends a thread.

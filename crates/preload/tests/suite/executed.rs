@@ -112,6 +112,28 @@ fn what_cannot_be_read_is_refused_as_without_the_object() {
     assert_eq!(ran.stdout, plain.stdout);
 }
 
+/// Fails on: a file that stays open if a handler leaves the look at it by a jump; a mask that the program inherits.
+#[test]
+fn signals_wait_until_a_file_is_closed() {
+    let (Some(executes), object) = (executes(), object()) else { return };
+    let way = frozen(object.to_str().expect("UTF-8"), &[]);
+    for kind in ["execve", "vfork", "posix_spawn"] {
+        let line = [executes, kind, "/bin/grep", "SigBlk", "/proc/self/status"];
+        assert_eq!(run(&line, way).stdout, run(&line, PLAIN).stdout, "{kind}");
+    }
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/jumps.c");
+    let Some(jumps) = compile(Path::new(source), "jumps", &[]) else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("true");
+    std::fs::copy("/bin/true", &program).expect("coreutils are there");
+    let ran = run(&[jumps.to_str().expect("UTF-8"), program.to_str().expect("UTF-8")], way);
+    if ran.status == Some(77) {
+        println!("skipped: the kernel tells of no reads: {}", ran.stderr);
+        return;
+    }
+    assert_eq!(ran.status, Some(0), "{}", ran.stderr);
+}
+
 /// Fails on: a report of the process that `palimpsest run` has started, which is lost with the object.
 #[test]
 fn the_process_that_was_started_is_told_of_whatever_it_executes() {
