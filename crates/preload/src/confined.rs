@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering, fence};
 
 use palimpsest_fork::guard;
 use palimpsest_sys::seccomp::{self, Calls, FreezeCall, Part, Untried};
+use palimpsest_sys::threads::own::Blocked;
 
 use crate::cancelling::uncancelled;
 use crate::filters::{self, Filters, Trial};
@@ -255,6 +256,24 @@ pub(crate) fn is_known_to_be_free(started: &Started) -> bool {
             0 => is_unneeded(),
             _ => false,
         }
+}
+
+/// Whether this is a child of `vfork` that no filter confines. Looks, and notes in its parent's memory, for all its
+/// other children, only what holds for both: the parent of one without any filter has none, since none is ever taken
+/// away. A process with memory of its own would look for one program only, which costs as much as it gains on average.
+/// Async-signal-safe.
+pub(crate) fn is_free_child(started: &Started) -> bool {
+    let may_look = matches!(started.filters, Some(Filters { count: 0, trial: Trial::Done(_) }));
+    if is_seen() || !may_look || inherited() != 0 || !guard::is_borrowed() {
+        return false;
+    }
+    // A handler that leaves by `siglongjmp` would leave the file open.
+    let _quiet = Blocked::all_but_faults();
+    let is_free = filters::of_this_thread() == Some(0);
+    if is_free {
+        note_inherited(HARMLESS);
+    }
+    is_free
 }
 
 /// Notes what a look has found, unless that leaves it open.

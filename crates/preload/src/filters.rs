@@ -5,8 +5,9 @@
 //! or from a sandbox that has executed it, shows when it is to be frozen. To open a file of `/proc` costs as much as
 //! nine page faults, since the kernel makes the process's folders for it.
 
+use palimpsest_sys::brief_file::UnnotedFile;
 use palimpsest_sys::seccomp::Calls;
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::OFlags;
 use rustix::io::{read, retry_on_intr};
 
 /// What precedes the number (`task_seccomp` in `fs/proc/array.c`, since Linux 5.9).
@@ -76,9 +77,9 @@ fn number(text: &[u8]) -> Option<u64> {
 /// Returns how many confine the calling thread; `None` if the kernel does not count those that there are, or without
 /// `/proc`.
 pub(crate) fn of_this_thread() -> Option<u64> {
-    // Not `open`, which a filter may lack: the dynamic linker opens libraries by `openat`.
-    let file = openat(CWD, c"/proc/thread-self/status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let (mut search, mut part) = (Search::default(), [0; 1024]);
+    let file = UnnotedFile::open(c"/proc/thread-self/status", OFlags::RDONLY).ok()?;
+    // Also on a stack for handlers.
+    let (mut search, mut part) = (Search::default(), [0; 512]);
     loop {
         let length = retry_on_intr(|| read(&file, &mut part)).ok().filter(|&length| length > 0)?;
         if let Some(count) = search.goes_on(part.get(..length)?) {

@@ -88,6 +88,38 @@ impl Drop for BriefFile {
     }
 }
 
+/// A file that is open for a moment in a process that may be a child of `vfork`. Noted nowhere, unlike a [`BriefFile`],
+/// and closed by the kernel's own call: a child that is ended in between leaves its parent no trace, and no thread is
+/// cancelled there. Children of `fork` keep it.
+#[derive(Debug)]
+pub struct UnnotedFile(ManuallyDrop<OwnedFd>);
+
+impl UnnotedFile {
+    /// Opens a file; closed by `exec`.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's.
+    pub fn open(path: &std::ffi::CStr, flags: OFlags) -> Result<Self, Errno> {
+        // Not `open`, which a filter may lack: the dynamic linker opens libraries by `openat`.
+        let file = rustix::fs::openat(CWD, path, flags | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Self(ManuallyDrop::new(file)))
+    }
+}
+
+impl AsFd for UnnotedFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Drop for UnnotedFile {
+    fn drop(&mut self) {
+        // SAFETY: open, its own, and not used any more.
+        unsafe { rustix::io::close(self.0.as_raw_fd()) };
+    }
+}
+
 /// Returns the entry of a descriptor of this process's.
 fn word(descriptor: RawFd) -> u64 {
     u64::from(own_process().unsigned_abs()) << 32 | u64::from(descriptor.unsigned_abs() + 1)

@@ -7,15 +7,15 @@
 
 use std::env::consts::ARCH;
 use std::ffi::CStr;
-use std::mem::{ManuallyDrop, size_of};
+use std::mem::size_of;
 use std::ops::ControlFlow;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use object::LittleEndian;
 use object::elf::{self, Dyn64, FileHeader64, ProgramHeader64};
 use object::pod::{from_bytes, slice_from_bytes};
-use palimpsest_sys::brief_file::BriefFile;
-use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, accessat, openat, stat};
+use palimpsest_sys::brief_file::{BriefFile, UnnotedFile};
+use rustix::fs::{Access, AtFlags, CWD, FileType, OFlags, accessat, stat};
 use rustix::io::{Errno, pread, retry_on_intr};
 
 /// How names end of functions that make a process, execute a program, or find other functions. Linkers keep a string
@@ -135,30 +135,13 @@ pub(super) fn look_at(path: &CStr, process: Process) -> Found {
     }
     let is_childless = |file: BorrowedFd<'_>| names(file).is_some_and(|names| names.are_childless());
     let is_childless = match process {
-        Process::Own => OwnFile::open(path).is_ok_and(|file| is_childless(file.0.as_fd())),
+        Process::Own => UnnotedFile::open(path, FLAGS).is_ok_and(|file| is_childless(file.as_fd())),
         Process::Child => BriefFile::open(path, FLAGS).is_ok_and(|file| is_childless(file.as_fd())),
     };
     Found::Program(if is_childless { Children::Impossible } else { Children::Possible })
 }
 
 const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
-
-/// A file of who is about to execute it. Noted nowhere, unlike a [`BriefFile`], and closed by the kernel's own call: a
-/// child of `vfork` that is ended in between leaves no trace.
-struct OwnFile(ManuallyDrop<OwnedFd>);
-
-impl OwnFile {
-    fn open(path: &CStr) -> Result<Self, Errno> {
-        openat(CWD, path, FLAGS | OFlags::CLOEXEC, Mode::empty()).map(|file| Self(ManuallyDrop::new(file)))
-    }
-}
-
-impl Drop for OwnFile {
-    fn drop(&mut self) {
-        // SAFETY: open, its own, and not used any more.
-        unsafe { rustix::io::close(self.0.as_raw_fd()) };
-    }
-}
 
 /// The names in a program's file.
 struct Names<'f> {

@@ -119,7 +119,7 @@ fn may_look(started: &Started, process: Process) -> bool {
     matches!(started.filters, Some(Filters { count: 0, .. }))
         && !confined::is_seen()
         && match process {
-            Process::Own => confined::is_known_to_be_free(started),
+            Process::Own => confined::is_known_to_be_free(started) || confined::is_free_child(started),
             Process::Child => confined::is_free(started),
         }
 }

@@ -71,6 +71,21 @@ fn programs_without_children_run_without_the_object() {
     assert!(has_object(&run(&line, frozen(object.to_str().expect("UTF-8"), &variables))));
 }
 
+/// Fails on: a child of `vfork` that looks for no filters, as `palimpsest run` has found none; one that finds none
+/// though there is one.
+#[test]
+fn children_of_vfork_look_for_filters_that_came_since_the_start() {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/confined.c");
+    let (Some(executes), Some(confined)) = (executes(), compile(Path::new(source), "confined", &[])) else { return };
+    let object = object();
+    let way = frozen(object.to_str().expect("UTF-8"), &[("PALIMPSEST_FILTERS", "0")]);
+    let line = [&[executes, "vfork"], CAT.as_slice()].concat();
+    assert!(!has_object(&run(&line, way)));
+    // Of a call that there is not.
+    let confined = [confined.to_str().expect("UTF-8"), "100000"];
+    assert!(has_object(&run(&[confined.as_slice(), &line].concat(), way)));
+}
+
 /// Fails on: another service of the object that such a program goes without; an environment that does not fit; a call
 /// before it is known that no filter ends the program for it.
 #[test]
