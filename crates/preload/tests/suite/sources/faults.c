@@ -16,9 +16,13 @@ enum { PAGE = 65536, LONG = 64 * PAGE };
 
 static const char *const WAYS[] = {"execve", "execvpe", "execv", "execvp", "posix_spawn", "posix_spawnp"};
 
+/* Whether the program's own environment, in which names are looked up, is not there. */
+static int has_none;
+
 /* Answers with the number of the error, or ends as the call does. */
 static void execute(const char *way, const char *path, char **arguments, char **environment) {
     pid_t child;
+    if (has_none) environ = (char **)8;
     if (!strcmp(way, "execve")) execve(path, arguments, environment);
     if (!strcmp(way, "execvpe")) execvpe(path, arguments, environment);
     if (!strcmp(way, "posix_spawn")) _exit(posix_spawn(&child, path, NULL, NULL, arguments, environment));
@@ -77,5 +81,7 @@ int main(int count, char **words) {
     show("array that does not end", program, arguments, array);
     show("long path", edge(LONG) - LONG, arguments, environ);
     show("arguments nowhere", program, (char **)nowhere, environ);
+    has_none = 1;
+    show("own environment nowhere", "true", arguments, environ);
     return 0;
 }
