@@ -10,7 +10,9 @@
 //! an errand that is lost with its deputy; a fork that is refused for the place that a deputy has, or that one is just
 //! given.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod scheduling;
 
 use std::io::{PipeReader, PipeWriter, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
