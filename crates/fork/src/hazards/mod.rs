@@ -236,3 +236,21 @@ fn locked(options: &Options) -> Result<(), FreezeError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use palimpsest_sys::seccomp::Calls;
+
+    use super::*;
+
+    /// Fails on: deputies that begin late for a filter of which nobody is told; a word about deputies to whoever has
+    /// none.
+    #[test]
+    fn what_deputies_lack_is_told_to_whoever_sends_some() {
+        // Under as many filters as there never are. It is only known from now on, for all tests of this program.
+        seccomp::tell(u64::MAX, Calls::NONE.with(FreezeCall::Yield));
+        let told = |errands| left_out(&Options::new().errands(errands));
+        assert!(told(Errands::Deputy).is_some_and(|lost| lost.contains("sched_yield: deputies begin late")));
+        assert_eq!(told(Errands::Own), None);
+    }
+}
