@@ -17,7 +17,7 @@
 //! ```
 
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{io, iter};
 
 use rustix::io::Errno;
@@ -157,8 +157,9 @@ impl SealedBytes {
     }
 }
 
-/// How long to wait, each time, for a child that has a file mapped which is to be constant.
+/// For how long to wait for a child that has a file mapped which is to be constant: each time, and in all.
 const PAUSE: Duration = Duration::from_millis(5);
+const PATIENCE: Duration = Duration::from_millis(500);
 
 fn page_size() -> usize {
     rustix::param::page_size()
@@ -207,8 +208,12 @@ impl SealedFile {
         let bytes = unsafe { std::slice::from_raw_parts_mut(start, wanted.len()) };
         fill(bytes).map_err(SealError::Fill)?;
         drop(writable);
-        let pause = || std::thread::sleep(PAUSE);
-        let file = Self::seal(memory, pause).map_err(|(call, errno)| SealError::Seal { call, errno })?;
+        let begun = Instant::now();
+        let waits = || {
+            std::thread::sleep(PAUSE);
+            begun.elapsed() < PATIENCE
+        };
+        let file = Self::seal(memory, waits).map_err(|(call, errno)| SealError::Seal { call, errno })?;
         Ok((file, made))
     }
 }

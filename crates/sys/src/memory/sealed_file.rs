@@ -1,7 +1,6 @@
 //! Constant memory files, made here or adopted from another process of this user.
 
 use std::ptr;
-use std::time::{Duration, Instant};
 
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, SealFlags, StatxFlags};
@@ -21,9 +20,6 @@ pub const NAME: &str = "/memfd:palimpsest-constant (deleted)";
 
 /// The seals that make a file constant.
 const SEALS: SealFlags = SealFlags::WRITE.union(SealFlags::GROW).union(SealFlags::SHRINK).union(SealFlags::SEAL);
-
-/// For how long to wait for whoever has a file mapped that is to be constant.
-const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Why another process's memory object cannot be adopted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -83,15 +79,14 @@ pub struct SealedFile {
 
 impl SealedFile {
     /// Seals a memory object that nobody has mapped for writing, but perhaps a child that another thread has forked
-    /// before the mapping was kept from children: `pause` is called while that may execute another program, or end.
-    /// Fails with the name of the refused call.
-    pub(super) fn seal(memory: SharedMemory, mut pause: impl FnMut()) -> Result<Self, (&'static str, Errno)> {
+    /// before the mapping was kept from children: `waits` gives that time to execute another program, or to end, and
+    /// returns whether to try again. Fails with the name of the refused call.
+    pub(super) fn seal(memory: SharedMemory, mut waits: impl FnMut() -> bool) -> Result<Self, (&'static str, Errno)> {
         let failed = |call| move |errno| (call, errno);
         let len = memory.len();
         let file = memory.into_file();
-        let (begun, mut sealed) = (Instant::now(), add_seals(&file, SEALS));
-        while sealed == Err(Errno::BUSY) && begun.elapsed() < PATIENCE {
-            pause();
+        let mut sealed = add_seals(&file, SEALS);
+        while sealed == Err(Errno::BUSY) && waits() {
             sealed = add_seals(&file, SEALS);
         }
         sealed.map_err(failed("fcntl(F_ADD_SEALS)"))?;
@@ -282,8 +277,9 @@ mod tests {
                 assert_eq!(unsafe { libc::waitpid(child, ptr::null_mut(), 0) }, child);
             } else {
                 // One that another test has forked meanwhile.
-                std::thread::sleep(Duration::from_millis(5));
+                std::thread::yield_now();
             }
+            true
         });
         assert!(sealed.is_ok() && pauses > 0, "{sealed:?} after {pauses}");
     }
