@@ -722,6 +722,8 @@ struct palimpsest_arena_stats {
   // Files that could not be sealed: something, probably a device, still held their pages, and may write to frozen
   // memory.
   size_t unsealed;
+  // Bytes of frozen memory that a fork has left mapped a second time, until memory is next taken or given back.
+  size_t aside;
 };
 
 #ifdef __cplusplus

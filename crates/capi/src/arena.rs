@@ -47,9 +47,11 @@ pub struct Stats {
     /// Files that could not be sealed: something, probably a device, still held their pages, and may write to frozen
     /// memory.
     pub unsealed: usize,
+    /// Bytes of frozen memory that a fork has left mapped a second time, until memory is next taken or given back.
+    pub aside: usize,
 }
 
-const _: () = assert!(size_of::<Stats>() == size_of::<([usize; 11], [c_int; 2])>());
+const _: () = assert!(size_of::<Stats>() == size_of::<([usize; 12], [c_int; 2])>());
 
 // SAFETY: 1. numbers, of which the first is a `usize`.
 unsafe impl Versioned for Stats {}
@@ -213,6 +215,7 @@ pub unsafe extern "C" fn palimpsest_arena_stats(stats: *mut Stats) -> c_int {
             longest_free: found.longest_free,
             freezes: found.freezes,
             unsealed: found.unsealed,
+            aside: found.aside,
         };
         // SAFETY: 1. is contract 1, and not null.
         let filled = wanted(stats).and_then(|stats| unsafe { versioned::write(stats, told) });

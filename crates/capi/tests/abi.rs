@@ -55,7 +55,7 @@ fn in_rust() -> BTreeMap<String, String> {
         palimpsest_applied { size, sites, syncs, mode, reserved }
         palimpsest_arena_stats {
             size, blocks, bytes, shared, frozen, anonymous, free, segments, refused, reserved, longest_free, freezes,
-            unsealed
+            unsealed, aside
         }
         palimpsest_data { handle }
         palimpsest_fault { offset, landing }

@@ -145,11 +145,12 @@ fn the_functions_follow_the_c_library() {
         longest_free: 0,
         freezes: 0,
         unsealed: 1,
+        aside: 1,
     };
     // SAFETY: as long as it says.
     assert_eq!(unsafe { arena::palimpsest_arena_stats(&mut stats) }, 0);
     assert!(stats.blocks >= 1 && stats.bytes >= 1 << 20 && stats.frozen > 0);
-    assert_eq!((stats.refused, stats.reserved, stats.unsealed), (0, 0, 0));
+    assert_eq!((stats.refused, stats.reserved, stats.unsealed, stats.aside), (0, 0, 0, 0));
     assert!(stats.freezes >= 1 && stats.longest_free <= stats.free);
     // SAFETY: a block that is not used again.
     unsafe { arena::palimpsest_arena_free(block) };

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::class::{CLASSES, Class, MAX_SMALL, UNIT};
 use super::runs::mark;
-use super::segments::{Flipped, MOST, Segment, State};
+use super::segments::{Flip, Flipped, MOST, Segment, State};
 use super::slab::{Bin, Block, SHARDS, shard};
 use super::space::{Layout, Space};
 use super::stats::{InUse, Memory, Stats};
@@ -38,11 +38,8 @@ pub(super) struct Core {
     layout: Layout,
     /// The next arena of this process; written under the registry's lock.
     pub(super) next: AtomicPtr<Core>,
-    /// Freezes that froze something. Whoever freezes adds to this and the next under the lock of `space`; anybody reads
-    /// them.
+    /// Freezes that froze something. Whoever freezes adds to this under the lock of `space`; anybody reads it.
     freezes: AtomicUsize,
-    /// Segments whose file could not be made constant.
-    unsealed: AtomicUsize,
 }
 
 impl Core {
@@ -72,7 +69,6 @@ impl Core {
             layout,
             next: AtomicPtr::new(ptr::null_mut()),
             freezes: AtomicUsize::new(0),
-            unsealed: AtomicUsize::new(0),
         };
         let place = ptr::with_exposed_provenance_mut::<Self>(mapped.start);
         // SAFETY: mapped, page-aligned, and used by nobody else.
@@ -89,9 +85,19 @@ impl Core {
     pub(super) unsafe fn destroy(core: NonNull<Self>) {
         // SAFETY: contract 1.
         let this = unsafe { core.as_ref() };
-        this.space.lock().segments.close();
-        // SAFETY: contract 1.
-        unsafe { this.layout.release() };
+        let mut space = this.space.lock();
+        let has_mirror = space.segments.mirror.is_ours();
+        // Its mappings end with the mirror.
+        space.segments.forget_asides();
+        space.segments.close();
+        drop(space);
+        if has_mirror {
+            // SAFETY: 1. contract 1. 2. just seen.
+            unsafe { this.layout.release() };
+        } else {
+            // SAFETY: 1. contract 1.
+            unsafe { this.layout.release_memory() };
+        }
         let start = core.addr().get();
         // SAFETY: 1. the mapping that `create` made; nothing in the value has a destructor that matters.
         let _ = unsafe { calls::unmap(Span::new(start, start + mapping_len())) };
@@ -144,6 +150,7 @@ impl Core {
     }
 
     fn give(&self, space: &mut Space, first: u32, len: u32) {
+        space.segments.let_go(1);
         let range = self.layout.address(first)..self.layout.address(first + len);
         // SAFETY: the caller gives these units up.
         let zeroed = if len >= DISCARD_UNITS { unsafe { space.segments.discard(&range) } } else { 0 };
@@ -190,21 +197,25 @@ impl Core {
         Some(())
     }
 
-    /// Makes shared memory private.
+    /// Makes shared memory private, and leaves nothing of it for later.
     pub(super) fn freeze(&self) -> Flipped {
-        self.flip(&mut self.space.lock())
+        let mut space = self.space.lock();
+        space.segments.let_go(usize::MAX);
+        self.flip(&mut space, Flip::Whole)
     }
 
     /// Notes that a snapshot is about to hold `range`, and maps its own file there.
     pub(super) fn note_snapshot(&self, range: &Range<usize>) {
-        self.space.lock().segments.note_snapshot(range);
+        let mut space = self.space.lock();
+        // A restored record would unmap what is not there any more.
+        space.segments.let_go(usize::MAX);
+        space.segments.note_snapshot(range);
     }
 
-    fn flip(&self, space: &mut Space) -> Flipped {
-        let flipped = space.segments.flip();
-        // Relaxed: figures for `stats`.
+    fn flip(&self, space: &mut Space, how: Flip) -> Flipped {
+        let flipped = space.segments.flip(how);
+        // Relaxed: a figure for `stats`.
         self.freezes.fetch_add(usize::from(flipped.bytes > 0), Ordering::Relaxed);
-        self.unsealed.fetch_add(flipped.unsealed, Ordering::Relaxed);
         flipped
     }
 
@@ -216,6 +227,7 @@ impl Core {
     /// Gives back the memory of free runs. Returns how many bytes became untouched zeros.
     pub(super) fn trim(&self) -> usize {
         let mut space = self.space.lock();
+        space.segments.let_go(usize::MAX);
         let mut trimmed = 0;
         let mut last = 0;
         while let Some((first, len)) = space.runs.next_dirty(&self.units, last) {
@@ -241,7 +253,7 @@ impl Core {
     pub(super) fn before_fork(&self) {
         self.bins.iter().for_each(|bin| bin.0.acquire());
         let mut space = self.space.lock();
-        self.flip(&mut space);
+        self.flip(&mut space, Flip::InHaste);
         // Held until `after_fork`, in both processes.
         mem::forget(space);
     }
@@ -249,7 +261,9 @@ impl Core {
     /// Drops what a child must not have, and releases every lock.
     pub(super) fn after_fork_in_child(&self) {
         // SAFETY: taken by `before_fork`, in the thread that this one is a copy of.
-        unsafe { self.space.held() }.segments.close();
+        let segments = unsafe { &mut self.space.held().segments };
+        segments.begin_mirror_in_child();
+        segments.close();
         self.after_fork();
     }
 
@@ -284,9 +298,10 @@ impl Core {
             free: space.runs.free as usize * UNIT,
             longest_free: space.runs.longest(&self.units) as usize * UNIT,
             segments: segments.all().len(),
-            // Relaxed: numbers.
+            // Relaxed: a number.
             freezes: self.freezes.load(Ordering::Relaxed),
-            unsealed: self.unsealed.load(Ordering::Relaxed),
+            unsealed: segments.unsealed,
+            aside: segments.aside_bytes(),
             refused: segments.refused.map(|errno| errno.raw_os_error()),
         }
     }

@@ -10,6 +10,7 @@ use palimpsest_sys::memory::remap;
 use palimpsest_sys::pages::maps::Permissions;
 use rustix::io::Errno;
 
+use super::aside::{Aside, Mirror};
 use super::{Backing, PIECE, files};
 
 /// Most segments of an arena. Growth makes a few hundred at most; the rest is for pieces that were frozen again by
@@ -40,6 +41,8 @@ pub(super) struct Segment {
     pub(super) state: State,
     /// The file of a shared segment, without which it cannot be made private.
     pub(super) file: Option<MemoryFile>,
+    /// Its former, shared mapping, if that still exists.
+    pub(super) aside: Option<Aside>,
 }
 
 impl Segment {
@@ -48,14 +51,21 @@ impl Segment {
     }
 }
 
+/// How shared memory becomes private.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Flip {
+    /// The former mapping is unmapped, and the file sealed and closed.
+    Whole,
+    /// Both are left for [later](super::aside): somebody waits for a fork.
+    InHaste,
+}
+
 /// What a freeze did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Flipped {
     pub(super) bytes: usize,
     /// Bytes still shared, because the program closed the file or the kernel refused the mapping.
     pub(super) stranded: usize,
-    /// Files that a device could still write to.
-    pub(super) unsealed: usize,
     pub(super) refused: Option<Errno>,
 }
 
@@ -67,13 +77,17 @@ pub(super) struct Segments {
     table: &'static mut [MaybeUninit<Segment>],
     count: usize,
     backing: Backing,
+    /// Where former mappings go.
+    pub(super) mirror: Mirror,
+    /// Files that a device could still write to when they were to be sealed.
+    pub(super) unsealed: usize,
     /// Why the last segment without a file has none.
     pub(super) refused: Option<Errno>,
 }
 
 impl Segments {
-    pub(super) fn new(table: &'static mut [MaybeUninit<Segment>], backing: Backing) -> Self {
-        Self { table, count: 0, backing, refused: None }
+    pub(super) fn new(table: &'static mut [MaybeUninit<Segment>], backing: Backing, mirror: Mirror) -> Self {
+        Self { table, count: 0, backing, mirror, unsealed: 0, refused: None }
     }
 
     /// Returns the segments.
@@ -82,7 +96,7 @@ impl Segments {
         unsafe { self.table[..self.count].assume_init_ref() }
     }
 
-    fn all_mut(&mut self) -> &mut [Segment] {
+    pub(super) fn all_mut(&mut self) -> &mut [Segment] {
         // SAFETY: that many are initialised.
         unsafe { self.table[..self.count].assume_init_mut() }
     }
@@ -116,13 +130,13 @@ impl Segments {
         if self.backing == Backing::Memfd {
             // SAFETY: passed on.
             match unsafe { self.shared(start, len) } {
-                Ok(file) => return Ok(Segment { start, len, state: State::Shared, file: Some(file) }),
+                Ok(file) => return Ok(Segment { start, len, state: State::Shared, file: Some(file), aside: None }),
                 Err(errno) => self.refused = Some(errno),
             }
         }
         // SAFETY: 1. is the caller's; 2. the arena's lock is held.
         unsafe { remap::zero((start..start + len).into(), Permissions::READ_WRITE, Commit::Counted) }?;
-        Ok(Segment { start, len, state: State::Anonymous, file: None })
+        Ok(Segment { start, len, state: State::Anonymous, file: None, aside: None })
     }
 
     /// Uses anonymous memory where the kernel counts every page that could be written (`vm.overcommit_memory` 2): there
@@ -140,29 +154,38 @@ impl Segments {
         self.refused = Some(reason);
     }
 
-    /// Makes all shared segments private, and closes their files. Other threads may go on reading and writing: see the
-    /// arena's module.
-    pub(super) fn flip(&mut self) -> Flipped {
+    /// Makes all shared segments private. Other threads may go on reading and writing: see the arena's module.
+    pub(super) fn flip(&mut self, how: Flip) -> Flipped {
         let mut flipped = Flipped::default();
-        for segment in self.all_mut() {
+        for index in 0..self.count {
+            let segment = self.all()[index];
             let (State::Shared, Some(file)) = (segment.state, segment.file) else { continue };
+            let is_aside = how == Flip::InHaste && self.set_aside(index, file);
             // SAFETY: 1. the segment is the arena's, and the old mapping shows the same bytes of the same file;
             // 2. the range is the arena's, whose lock is held.
             match unsafe { remap::show_file(&file, segment.range().into(), 0, Sharing::Private) } {
                 Ok(()) => {
-                    segment.state = State::Frozen;
-                    segment.file = None;
+                    let segment = &mut self.all_mut()[index];
+                    (segment.state, segment.file) = (State::Frozen, None);
                     flipped.bytes += segment.len;
-                    flipped.unsealed += usize::from(file.seal().is_err());
-                    files::close(file);
+                    if !is_aside {
+                        self.retire(file);
+                    }
                 }
                 Err(errno) => {
                     flipped.stranded += segment.len;
                     flipped.refused = Some(errno);
+                    self.take_back(index);
                 }
             }
         }
         flipped
+    }
+
+    /// Makes a file constant, and closes it.
+    pub(super) fn retire(&mut self, file: MemoryFile) {
+        self.unsealed += usize::from(file.seal().is_err());
+        files::close(file);
     }
 
     /// Notes that anonymous memory in `range` is about to become a private mapping of a snapshot's file: from then on
@@ -199,7 +222,8 @@ impl Segments {
         covered
     }
 
-    /// Replaces whole frozen pieces in the free `range` by new memory. Returns what became zeros.
+    /// Replaces whole frozen pieces in the free `range` by new memory. Returns what became zeros. No segment may have a
+    /// former mapping.
     ///
     /// # Safety
     ///
@@ -241,6 +265,7 @@ impl Segments {
     pub(super) fn replace(&mut self, new: Segment) {
         let Some(index) = self.all().iter().position(|segment| segment.range().contains(&new.start)) else { return };
         let old = self.all()[index];
+        debug_assert!(old.aside.is_none(), "both parts would own its former mapping");
         let (before, after) = (new.start - old.start, (old.start + old.len) - (new.start + new.len));
         self.remove(index);
         let part = |start: usize, len: usize| Segment { start, len, ..old };
@@ -259,7 +284,13 @@ impl Segments {
     ///
     /// 1. The range belongs to the arena, and nobody needs what is there.
     unsafe fn shared(&mut self, start: usize, len: usize) -> Result<MemoryFile, Errno> {
-        let mut file = files::create_to_fill(len)?;
+        let mut file = match files::create_to_fill(len) {
+            Err(Errno::MFILE) if self.aside_bytes() > 0 => {
+                self.let_go(usize::MAX);
+                files::create_to_fill(len)
+            }
+            other => other,
+        }?;
         // SAFETY: 1. passed on; a new file is zeros.
         match unsafe { file.fill_at((start..start + len).into()) } {
             Ok(()) => Ok(file),

@@ -8,6 +8,7 @@ use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::pages::maps::Permissions;
 use rustix::io::Errno;
 
+use super::aside::Mirror;
 use super::class::UNIT;
 use super::runs::{Runs, Taken};
 use super::segments::{Segment, Segments};
@@ -16,6 +17,10 @@ use super::{Backing, PIECE};
 
 /// Sizes of the reservation to try: address-space limits and 39-bit machines refuse the larger ones.
 const RESERVATIONS: [usize; 5] = [1 << 40, 1 << 37, 1 << 34, 1 << 32, 1 << 30];
+
+/// Bytes of an arena that have a mirror. Forks unmap what they freeze beyond them. More would leave processes with a
+/// hundred arenas too little address space.
+const MIRRORED: usize = 1 << 36;
 
 /// When an arena grows little by little, new segments are at least this part of the whole: at most this many come with
 /// each doubling, so that mappings stay few.
@@ -42,24 +47,35 @@ pub(super) struct Layout {
     records_len: usize,
     /// The whole reservation.
     whole: Span,
+    /// Bytes that are reserved for the [mirror](super::aside), behind all else.
+    mirror_len: usize,
 }
 
 impl Layout {
     /// Reserves address space.
     pub(super) fn reserve() -> Result<Self, Errno> {
         let mut refused = Errno::NOMEM;
-        for data_len in RESERVATIONS {
+        // Where address space is scarce, all of it is for memory.
+        for (data_len, has_mirror) in [(RESERVATIONS[0], true)].into_iter().chain(RESERVATIONS.map(|len| (len, false)))
+        {
             let records_len = (data_len / UNIT * size_of::<Unit>()).next_multiple_of(PIECE);
-            let len = data_len + records_len + PIECE;
+            let mirror_len = if has_mirror { MIRRORED } else { 0 };
+            let len = data_len + records_len + mirror_len + PIECE;
             match calls::map(len, Permissions::default(), Commit::Uncounted) {
                 Ok(whole) => {
                     let data = whole.start.next_multiple_of(PIECE);
-                    return Ok(Self { data, data_len, records: data + data_len, records_len, whole });
+                    return Ok(Self { data, data_len, records: data + data_len, records_len, whole, mirror_len });
                 }
                 Err(errno) => refused = errno,
             }
         }
         Err(refused)
+    }
+
+    /// Returns the mirror of its memory.
+    fn mirror(&self) -> Mirror {
+        let mirrored = Span::new(self.data, self.data + self.mirror_len);
+        if mirrored.is_empty() { Mirror::NONE } else { Mirror::above(mirrored, self.data_len + self.records_len) }
     }
 
     pub(super) fn records(&self) -> *const Unit {
@@ -75,9 +91,21 @@ impl Layout {
     /// # Safety
     ///
     /// 1. Nobody uses memory of the arena any more.
+    /// 2. Its mirror, if it has one, is this process's.
     pub(super) unsafe fn release(&self) {
-        // SAFETY: 1. the range was mapped by `reserve`, and contract 1.
+        // SAFETY: 1. the range was mapped by `reserve`, and (1), (2).
         let _ = unsafe { calls::unmap(self.whole) };
+    }
+
+    /// Does the same in a process that does not have the mirror: something else may lie there.
+    ///
+    /// # Safety
+    ///
+    /// 1. As (1) of [`release`](Self::release).
+    pub(super) unsafe fn release_memory(&self) {
+        let end = if self.mirror_len > 0 { self.records + self.records_len } else { self.whole.end };
+        // SAFETY: 1. the range was mapped by `reserve`, and (1).
+        let _ = unsafe { calls::unmap(Span::new(self.whole.start, end)) };
     }
 }
 
@@ -98,12 +126,13 @@ pub(super) struct Space {
 impl Space {
     pub(super) fn new(layout: Layout, table: &'static mut [MaybeUninit<Segment>], backing: Backing) -> Self {
         let runs = Runs::default();
-        let segments = Segments::new(table, backing);
+        let segments = Segments::new(table, backing, layout.mirror());
         Self { layout, runs, segments, data: 0, records: 0, large: 0, large_units: 0 }
     }
 
     /// Takes a run, with new memory if necessary.
     pub(super) fn take(&mut self, units: &Units, len: u32, align: u32) -> Option<Taken> {
+        self.segments.let_go(1);
         // Cut off at 32 bits: only its alignment matters.
         let origin = (self.layout.data / UNIT) as u32;
         if let Some(taken) = self.runs.take(units, len, align, origin) {

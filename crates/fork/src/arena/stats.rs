@@ -44,6 +44,10 @@ pub struct Stats {
     /// Files that could not be sealed: something, probably a device, still held their pages, and may write to frozen
     /// memory.
     pub unsealed: usize,
+    /// Bytes of frozen memory that a fork has left mapped a second time, to be unmapped when memory is next taken or
+    /// given back, by [`trim`](super::Arena::trim), or by [`freeze`](super::Arena::freeze). Such memory counts twice as
+    /// resident (`RssShmem`), and its files are neither sealed nor closed yet.
+    pub aside: usize,
     /// The error number with which the last file was refused.
     pub refused: Option<i32>,
 }
@@ -59,6 +63,7 @@ impl Stats {
         segments: 0,
         freezes: 0,
         unsealed: 0,
+        aside: 0,
         refused: None,
     };
 }

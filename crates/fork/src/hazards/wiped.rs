@@ -34,11 +34,12 @@ pub(crate) enum Slot {
     Home,
     Stack,
     Arena,
+    Aside,
 }
 
 impl Slot {
     /// What they take together: within the smallest page.
-    const ALL: usize = (Self::Arena as usize + 1) * SLOT;
+    const ALL: usize = (Self::Aside as usize + 1) * SLOT;
 }
 
 const _: () = assert!(Slot::ALL <= 4096);

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `at_once` | the heap is copied in one go |
 //! | `slices` | the heap is copied in slices of 2 ms, one after the other; the look that plans them counts as a stop, too |
-//! | `allocation` | the arena handed the heap out, so that freezing it is a seal; `fill` is what that costs beforehand |
+//! | `allocation` | an arena handed the heap out: the first fork freezes it; `fill` is what that costs beforehand |
 //! | `plain`, `thp` | nothing is frozen: a fork copies the page tables of base pages, or of transparent huge pages |
 //! | `empty` | a fork without a heap |
 //!
@@ -26,7 +26,7 @@ use crate::harness::host::available_memory;
 use crate::harness::record::Unit;
 use crate::harness::sampler::interleave;
 use crate::harness::{BenchError, Contestant, Context, Effort, Group, Samples};
-use crate::machine::{ForkWay, Heap, HeapPages, freeze, freeze_arena, freeze_in_slices, spawn};
+use crate::machine::{ForkWay, Heap, HeapPages, freeze, freeze_in_slices, spawn};
 
 /// Name of the helper that calls [`work`] with the arguments that follow.
 pub(in crate::suites) const PAUSER: &str = "fork-pause";
@@ -219,9 +219,8 @@ fn freeze_as(way: Way, len: usize) -> Result<Done, String> {
     let filled = filling.elapsed();
     let stops = match way {
         Way::AtOnce => vec![freeze(Pages::Base).map_err(|error| told(&error))?],
-        Way::Allocation => vec![freeze_arena(&ARENA).map_err(|error| told(&error))?],
         Way::Slices => freeze_in_slices(BUDGET)?,
-        Way::Plain | Way::Thp | Way::Empty => {
+        Way::Allocation | Way::Plain | Way::Thp | Way::Empty => {
             let (child, taken) = spawn(ForkWay::Plain, || 0).map_err(|error| told(&error))?;
             child.wait().map_err(|error| told(&error))?;
             vec![taken]
