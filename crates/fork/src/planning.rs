@@ -18,7 +18,7 @@ use crate::error::FreezeError;
 use crate::hazards::{self, Checked, HugePages, Watcher, Work};
 use crate::options::{Options, Pages, Pause, Pays};
 use crate::report::Report;
-use crate::rounds::{let_core_dumps_have_files, played, told};
+use crate::rounds::{let_core_dumps_have_files, surveyed, told};
 
 /// Why there are no slices while a userfaultfd is open.
 pub(crate) const WATCHED: &str = "a userfaultfd is open, and what is registered with it cannot be told in a slice: \
@@ -31,6 +31,9 @@ const LONG_LOOK: &str = "slices are taken at forks, and hardly ever in between: 
 /// Most and least time in nanoseconds that listing all mappings takes for each MiB of base pages.
 const LOOK: u64 = 40_000;
 const LEAST_LOOK: u64 = 100_000;
+
+/// What a glance takes at most, about.
+const GLANCE: Duration = Duration::from_millis(2);
 
 /// What slices do first, if the kernel lets them.
 const fn first_work(options: &Options) -> Work {
@@ -90,15 +93,16 @@ fn begin_checked(options: &Options, budget: Duration, checked: Checked) -> Resul
             return Ok(Report { progress: Some(shared.progress.read()), notes, ..Report::unseen(way) });
         }
     }
-    let may_freeze = hazards::may_freeze(options);
+    let mut refused = hazards::may_freeze(options).err();
+    let glanced = unglanced(budget).filter(|_| refused.is_none() && watcher == Watcher::None);
     // Other threads may change mappings while these are read.
     shared.left_alone.begin();
     let (started, wall) = (CpuMoment::now(), WallMoment::now());
-    let planned = played(&mut locked, options, Mode::Survey, |tables, agenda, done| {
+    let planned = surveyed(&mut locked, options, glanced, |tables, agenda, done| {
         let looked = started.elapsed();
         let step = tables.ledger().first_step(wish, Where::Planned);
-        if step == Step::Freeze {
-            may_freeze?;
+        if let Some(error) = refused.take_if(|_| step == Step::Freeze) {
+            return Err(error);
         }
         let (extent, pages, mappings) = (done.extent, options.pages, headroom.mappings);
         let terms = Terms { budget, extent, pages, mappings, looked, step };
@@ -180,6 +184,11 @@ fn unseen(budget: Duration) -> Option<usize> {
     anonymous().filter(|bytes| is_long_look(*bytes, budget))
 }
 
+/// Returns the bytes of anonymous memory if listing their mappings takes longer than a slice, and than a glance.
+fn unglanced(budget: Duration) -> Option<usize> {
+    unseen(budget.max(GLANCE))
+}
+
 /// Whether listing mappings with this many bytes in base pages takes longer than a slice.
 pub(crate) fn is_long_look(bytes: usize, budget: Duration) -> bool {
     (bytes >> 20) as u64 * LOOK > nanos(budget)
@@ -210,7 +219,8 @@ pub(crate) fn plan_rest(locked: &mut Locked) -> Result<usize, FreezeError> {
     let headroom = hazards::headroom();
     shared.left_alone.begin();
     let (started, wall) = (CpuMoment::now(), WallMoment::now());
-    let (planned, report) = played(locked, &options, Mode::Survey, |tables, agenda, done| {
+    let glanced = unglanced(budget).filter(|_| hazards::may_freeze(&options).is_ok());
+    let (planned, report) = surveyed(locked, &options, glanced, |tables, agenda, done| {
         let (extent, pages, mappings) = (done.extent, options.pages, headroom.mappings);
         let terms = Terms { budget, extent, pages, mappings, looked: started.elapsed(), step: Step::Freeze };
         let planned = if done.reach == Reach::Known { tables.plan_slices(agenda, terms) } else { 0 };

@@ -11,7 +11,7 @@ use crate::engine::Tables;
 use crate::engine::agenda::Agenda;
 use crate::engine::own::{ask_c_library, exclude, note_home};
 use crate::engine::registry::{self, Locked};
-use crate::engine::round::{Done, Mode, Round};
+use crate::engine::round::{Done, Mode, Reach, Round};
 use crate::error::FreezeError;
 use crate::hazards;
 use crate::options::{Options, OtherThreads};
@@ -28,25 +28,29 @@ pub(crate) fn played<T>(
     let pagemap = Pagemap::open_briefly()?;
     let headroom = hazards::headroom();
     ask_c_library();
-    if mode != Mode::Survey {
+    if !mode.only_looks() {
         note_home();
     }
     let world = match (mode, options.other_threads) {
-        (Mode::Freeze | Mode::FreezeWithin(_) | Mode::Forget, OtherThreads::Stop) => Some(World::prepare()?),
-        _ => None,
+        (Mode::Survey, _) | (_, OtherThreads::Refuse) => None,
+        (_, OtherThreads::Stop) => Some(World::prepare()?),
     };
     let shared = locked.shared;
     shared.tending.set_mappings(headroom.mappings);
     let (mut tables, agenda) = locked.tables_and_agenda()?;
     let done = {
-        // A survey changes nothing.
         let _turn = match mode {
+            // Changes nothing.
             Mode::Survey => None,
+            Mode::Glance { .. } => Some(registry::turn_for_slice().ok_or(FreezeError::Busy)?),
             _ => Some(registry::turn_to_freeze().ok_or(FreezeError::Busy)?),
         };
         let blocked = Blocked::all();
         let stopped = world.as_ref().map(World::stop_others).transpose()?;
-        hazards::check_held(options, stopped.as_ref())?;
+        match mode {
+            Mode::Glance { .. } => hazards::check_held_in_slice(options, stopped.as_ref())?,
+            _ => hazards::check_held(options, stopped.as_ref())?,
+        }
         exclude(&mut tables, world.as_ref(), stopped.as_ref())?;
         let round = Round { tables: &mut tables, shared, options, pagemap: &pagemap, headroom };
         // SAFETY: 1. no other thread runs: all are held, or there were none and none can start (contract); the rest is
@@ -54,6 +58,28 @@ pub(crate) fn played<T>(
         unsafe { round.play(mode, &blocked) }?
     };
     Ok(tell(&mut tables, agenda, &done))
+}
+
+/// Looks at all mappings: at samples, if there are `anonymous` bytes of which a look at everything would take long, and
+/// if samples tell enough; else at everything, holding nobody. Changes nothing.
+///
+/// The contract of a freeze holds if `anonymous` is given.
+pub(crate) fn surveyed<T>(
+    locked: &mut Locked,
+    options: &Options,
+    anonymous: Option<usize>,
+    mut tell: impl FnMut(&mut Tables<'_>, &mut Agenda, &Done) -> T,
+) -> Result<T, FreezeError> {
+    if let Some(anonymous) = anonymous {
+        let glanced = played(locked, options, Mode::Glance { anonymous }, |tables, agenda, done| {
+            (done.reach == Reach::Known).then(|| tell(tables, agenda, done))
+        });
+        // What kept it from holding the others, say, need not keep a look from being made.
+        if let Ok(Some(told)) = glanced {
+            return Ok(told);
+        }
+    }
+    played(locked, options, Mode::Survey, tell)
 }
 
 /// Makes the report of a round.

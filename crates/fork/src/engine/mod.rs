@@ -34,6 +34,7 @@ pub(crate) mod errands;
 mod fresh;
 pub(crate) mod frozen_map;
 pub(crate) mod gather;
+mod glance;
 mod hot;
 mod huge;
 mod ledger;

@@ -16,10 +16,11 @@ use crate::clock::{CpuMoment, WallMoment, nanos};
 
 /// The least part of a piece that is copied in one go.
 pub(crate) const LEAST: usize = 128 << 10;
-/// What copying a MiB takes, in nanoseconds, before anything was copied.
-const CAUTIOUS: u64 = 1_000_000;
+/// What copying a MiB takes, in nanoseconds, before anything was copied. The first pages that a process of 4 GiB gets
+/// for a file take the kernel that long.
+const CAUTIOUS: u64 = 4_000_000;
 /// Most slices of a freeze, unless each then took more than twice its budget.
-const MOST_SLICES: usize = 512;
+const MOST_SLICES: usize = 1024;
 /// Places at which a slice looks when its time is up and it has found nothing.
 const MOST_LOOKS: u32 = 32;
 /// Time kept for the end of a slice, for sealing and notes.
@@ -28,28 +29,32 @@ const END: u64 = 100_000;
 /// What copying takes, as observed. Lives from slice to slice.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Speed {
-    /// Nanoseconds for each MiB.
-    per_mib: u64,
+    /// Nanoseconds for each MiB; `None` before anything was copied.
+    per_mib: Option<u64>,
 }
 
 impl Speed {
     pub(super) const fn unknown() -> Self {
-        Self { per_mib: CAUTIOUS }
+        Self { per_mib: None }
     }
 
     /// Notes that copying and showing these bytes took `taken` nanoseconds. Slower is believed sooner than quicker,
     /// since a budget depends on it.
     fn took(&mut self, bytes: usize, taken: u64) {
         let now = taken.saturating_mul(1 << 20) / (bytes as u64).max(1);
-        self.per_mib = if now > self.per_mib { u64::midpoint(self.per_mib, now) } else { (self.per_mib * 7 + now) / 8 };
+        self.per_mib = Some(match self.per_mib {
+            None => now,
+            Some(before) if now > before => u64::midpoint(before, now),
+            Some(before) => (before * 7 + now) / 8,
+        });
     }
 
     /// Returns how much fits into `left` nanoseconds: a piece or a smaller power of two; `None` if not even the least
     /// does.
     fn fits(self, left: u64) -> Option<usize> {
-        let mut len = PIECE;
+        let (mut len, per_mib) = (PIECE, self.per_mib.unwrap_or(CAUTIOUS));
         while len >= LEAST {
-            if (len as u64).saturating_mul(self.per_mib) >> 20 <= left {
+            if (len as u64).saturating_mul(per_mib) >> 20 <= left {
                 return Some(len);
             }
             len /= 2;
@@ -124,9 +129,11 @@ mod tests {
     fn what_fits_follows_what_was_seen() {
         let mut speed = Speed::unknown();
         assert_eq!(
-            [2_000_000, 1_999_999, 130_000, 120_000].map(|left| speed.fits(left)),
+            [8_000_000, 7_999_999, 500_000, 499_999].map(|left| speed.fits(left)),
             [Some(PIECE), Some(PIECE / 2), Some(LEAST), None]
         );
+        speed.took(1 << 20, 1_000_000);
+        assert_eq!(speed.fits(2_000_000), Some(PIECE), "nothing was known before");
         speed.took(1 << 20, 15_000_000);
         assert_eq!(speed.fits(1_999_999), Some(LEAST), "a slow machine is believed soon");
         for _ in 0..50 {

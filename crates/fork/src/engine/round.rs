@@ -9,6 +9,7 @@ use palimpsest_sys::threads::own::Blocked;
 use super::budget::{Budget, Stopped, Time};
 use super::copy::{Counts, Freezer, extent_len};
 use super::frozen_map::Entry;
+use super::glance::{Seen, glance};
 use super::mending;
 use super::plan::{Expected, Planner};
 use super::prices::Memory;
@@ -64,6 +65,8 @@ pub(crate) enum Portion {
 pub(crate) enum Reach {
     /// It ended before it knew what there is.
     Stopped,
+    /// A glance has seen too little for a plan.
+    Unclear,
     /// It knows, and did what was asked.
     Known,
 }
@@ -73,12 +76,24 @@ pub(crate) enum Reach {
 pub(crate) enum Mode {
     /// Only look.
     Survey,
+    /// Only look, and [only at samples](super::glance), while everybody is held.
+    Glance {
+        /// The bytes of anonymous memory.
+        anonymous: usize,
+    },
     /// Freeze and repair.
     Freeze,
     /// The same, unless it is expected to take more than this many nanoseconds.
     FreezeWithin(u64),
     /// Only move mappings off extents that hold something erased.
     Forget,
+}
+
+impl Mode {
+    /// Whether it changes nothing.
+    pub(crate) const fn only_looks(self) -> bool {
+        matches!(self, Self::Survey | Self::Glance { .. })
+    }
 }
 
 /// What a round needs.
@@ -101,7 +116,8 @@ impl Round<'_, '_> {
     pub(crate) unsafe fn play(mut self, mode: Mode, _blocked: &Blocked) -> Result<Done, FreezeError> {
         let started = time::Instant::now();
         self.tables.ledger.hot.look_by(self.shared.tending.sight(self.pagemap.way()));
-        let result = self.inventory();
+        // SAFETY: 1. is this function's own.
+        let result = unsafe { self.inventory(mode) };
         // What is frozen already counts.
         let populated = self.tables.eligible_bytes() + self.shared.statistics.frozen_bytes();
         let extent = extent_len(self.options.extent, populated);
@@ -123,6 +139,10 @@ impl Round<'_, '_> {
         match result {
             Ok(expected) => (done.expected, done.reach) = (expected, Reach::Known),
             Err(Early::Refused(error)) => return Err(error),
+            Err(Early::Unclear) => {
+                done.reach = Reach::Unclear;
+                return Ok(done);
+            }
             Err(Early::Stopped(stopped)) => {
                 done.stopped = Some(stopped);
                 return Ok(done);
@@ -135,7 +155,7 @@ impl Round<'_, '_> {
                 return Ok(done);
             }
         }
-        if mode != Mode::Survey {
+        if !mode.only_looks() {
             // SAFETY: 1. is this function's own.
             unsafe { self.change(mode, &mut done) };
         }
@@ -144,12 +164,28 @@ impl Round<'_, '_> {
     }
 
     /// Reads the mappings and plans, without excluded memory and what rests.
-    fn inventory(&mut self) -> Result<Expected, Early> {
+    ///
+    /// # Safety
+    ///
+    /// 1. As [`play`](Self::play), for a glance.
+    unsafe fn inventory(&mut self, mode: Mode) -> Result<Expected, Early> {
+        let (mut least, pays) = (self.options.least_bytes(), self.options.pays);
+        if let Mode::Glance { anonymous } = mode {
+            let limits = (least, self.headroom.mappings);
+            // SAFETY: 1. is (1). 2. as the caller of `play` has seen to.
+            if unsafe { glance(self.tables, self.pagemap, limits, anonymous) }? == Seen::TooLittle {
+                return Err(Early::Unclear);
+            }
+            // What counts as empty was not asked about.
+            least = least.max(1);
+        }
         let Tables { ledger, excluded, vmas, extents, .. } = &mut *self.tables;
         let rests = |span| excluded.push(Excluded { span, reason: Skip::Hot });
         ledger.begin_round(self.options.pays, self.headroom.huge, rests).map_err(Stopped::from)?;
         excluded.sort_unstable_by_key(|excluded| excluded.span);
-        vmas.read(Detail::Figures).map_err(FreezeError::from)?;
+        if !matches!(mode, Mode::Glance { .. }) {
+            vmas.read(Detail::Figures).map_err(FreezeError::from)?;
+        }
         let vmas_now = &*vmas;
         ledger.hot.look_for_gone(|piece| {
             let after = vmas_now.partition_point(|vma| vma.end <= piece.start);
@@ -163,7 +199,6 @@ impl Round<'_, '_> {
             let is_its_own = |entry: Entry| is_marked(entry) && entry.extent() == Some(held.serial);
             held.is_erased = has_erased && (map.is_in_doubt() || map.find(|_, entry| is_its_own(entry)).is_some());
         }
-        let (least, pays) = (self.options.least_bytes(), self.options.pays);
         Ok(Planner { tables: self.tables, least, pays }.plan().map_err(Stopped::from)?)
     }
 
@@ -230,6 +265,7 @@ impl Round<'_, '_> {
 
 /// Why a round ended before it began.
 enum Early {
+    Unclear,
     Refused(FreezeError),
     Stopped(Stopped),
 }

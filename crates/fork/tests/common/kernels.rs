@@ -22,6 +22,13 @@ pub(crate) fn show_wanted() {
     }
 }
 
+/// Whether the kernel, or what a filter shows of it, does not tell of one mapping alone.
+pub(crate) fn is_old() -> bool {
+    use std::os::fd::AsFd;
+    let maps = std::fs::File::open("/proc/self/maps").expect("/proc");
+    palimpsest_sys::pages::query::next_above(maps.as_fd(), 0).is_err()
+}
+
 /// Takes `PROCMAP_QUERY` from this thread and from those that it makes.
 pub(crate) fn before_6_11() {
     refuse(libc::SYS_ioctl, 1, PROCMAP_QUERY, libc::ENOTTY);

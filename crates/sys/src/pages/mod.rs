@@ -1,5 +1,6 @@
 //! The kernel's information on memory: mappings with their flags, and pages.
 
+pub mod apart;
 pub mod kept;
 pub(crate) mod lines;
 pub mod maps;

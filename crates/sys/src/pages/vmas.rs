@@ -175,6 +175,23 @@ impl Vma {
         Self { line, label, anonymous: 0, huge: 0, flags: VmaFlags(0), protection_key: 0 }
     }
 
+    /// Parses the first record of a list with figures; `None` if its line of flags is not whole.
+    pub(super) fn parse_first(text: &[u8]) -> Option<Self> {
+        let mut lines = text.split_inclusive(|byte| *byte == b'\n').map_while(|line| line.strip_suffix(b"\n"));
+        let (line, name) = MapLine::parse(lines.next()?).ok()?;
+        let mut vma = Self::new(line, Label::parse(name));
+        for line in lines {
+            // The next record begins with an address.
+            let colon = line.iter().position(|byte| matches!(byte, b':' | b' ')).filter(|at| line[*at] == b':')?;
+            let name = &line[..colon];
+            vma.take(name, line[colon + 1..].trim_ascii());
+            if name == b"VmFlags" {
+                return Some(vma);
+            }
+        }
+        None
+    }
+
     /// Parses a `Name: value` line. Sizes that it does not understand count as zero; unknown names come from newer
     /// kernels.
     fn take(&mut self, name: &[u8], value: &[u8]) {
@@ -289,6 +306,11 @@ impl Vmas {
                 Bad::Full(full) => full.into(),
             })
         })
+    }
+
+    /// Returns the list, for whoever learns more of a mapping than was read.
+    pub fn all_mut(&mut self) -> &mut [Vma] {
+        &mut self.all
     }
 
     /// Returns the addresses of the memory that this itself uses.

@@ -1,0 +1,154 @@
+//! A look at all mappings that takes a millisecond or two, however much memory there is: at samples.
+//!
+//! A look at everything (`smaps`) walks all page tables, 11 to 14 µs for each MiB of base pages: 45 ms for 4 GiB, in
+//! one go. A glance lists the places of mappings, counts pages in some pieces of each, takes those for all of it, and asks
+//! for the flags of one page of each mapping that matters ([`FlagReader`]). What a plan says is a hint anyway: a slice
+//! believes only what it sees. But flags are believed, and so always read.
+//!
+//! It sees too little where much memory lies in many or small mappings, or where samples tell little of the rest. Then
+//! everything is looked at.
+
+use std::ops::ControlFlow;
+
+use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::memory::traits::is_locked;
+use palimpsest_sys::pages::apart::FlagReader;
+use palimpsest_sys::pages::maps::Permissions;
+use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, Wanted};
+use palimpsest_sys::pages::vmas::{Detail, Label, Vma};
+
+use super::agenda::LITTLE;
+use super::budget::Stopped;
+use super::piece::PIECE;
+use super::places::Places;
+use super::records::Excluded;
+use super::tables::Tables;
+
+/// Pieces in which pages are counted, in all mappings together: each takes some 8 µs for each kind of page.
+const SAMPLES: usize = 48;
+/// Mappings whose flags are asked for at most: each takes some 60 µs.
+const MOST_ASKED: usize = 16;
+/// Mappings that may be added while a page is apart.
+const MAPPINGS: usize = 16;
+
+/// What a glance has seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Seen {
+    /// Nearly all memory.
+    Enough,
+    /// Too little for a plan.
+    TooLittle,
+}
+
+/// What samples of a mapping tell.
+#[derive(Clone, Copy, Default, Debug)]
+struct Sample {
+    /// Populated bytes, and those of them in huge pages, as estimated.
+    populated: usize,
+    huge: usize,
+    /// A populated base page that nobody uses now.
+    page: Option<usize>,
+}
+
+/// Lists the mappings of a process with this many `anonymous` bytes, with figures and flags of those that may be frozen
+/// and have base pages. All others count as empty. So many `mappings` may be added.
+///
+/// # Safety
+///
+/// 1. No other thread runs, and none is started; the kernel uses none of the memory on behalf of earlier requests.
+/// 2. The excluded memory contains what the calling thread uses.
+pub(super) unsafe fn glance(
+    tables: &mut Tables<'_>,
+    pagemap: &Pagemap,
+    (least, mappings): (usize, usize),
+    anonymous: usize,
+) -> Result<Seen, Stopped> {
+    // Only where the kernel tells of each mapping can it be seen whether one is whole again.
+    let Ok(places @ Places::Asked(_)) = Places::open() else { return Ok(Seen::TooLittle) };
+    // The figures of frozen memory are not sampled.
+    if !tables.extents.is_empty() || mappings < MAPPINGS {
+        return Ok(Seen::TooLittle);
+    }
+    tables.vmas.read(Detail::Places)?;
+    let total: usize = tables.vmas.iter().filter(|vma| may_be_frozen(vma)).map(|vma| vma.range().len()).sum();
+    let Some(lowest) = tables.vmas.first().map(|vma| vma.start) else { return Ok(Seen::TooLittle) };
+    let Ok(flags) = FlagReader::below(lowest) else { return Ok(Seen::TooLittle) };
+    let (mut seen, mut asked) = (0, 0);
+    for index in 0..tables.vmas.len() {
+        let vma = tables.vmas[index];
+        if !may_be_frozen(&vma) {
+            continue;
+        }
+        let span = Span::from(vma.range());
+        let samples = (SAMPLES as u128 * span.len() as u128 / total as u128).max(1) as usize;
+        let sample = Sample::of(pagemap, span, samples, &tables.excluded)?;
+        seen += sample.populated;
+        // Memory in huge pages alone is not worth freezing.
+        let Some(page) = sample.page.filter(|_| sample.populated >= least.max(1) && !is_locked(span)) else { continue };
+        asked += 1;
+        if asked > MOST_ASKED {
+            return Ok(Seen::TooLittle);
+        }
+        // SAFETY: 1. by (1), (2) and `may_be_frozen`. 2. is (1).
+        let Ok(told) = (unsafe { flags.read(page) }) else { return Ok(Seen::TooLittle) };
+        let is_whole =
+            places.look_above(&tables.vmas, page).is_ok_and(|now| now.is_some_and(|now| now.line == vma.line));
+        if !is_whole {
+            return Ok(Seen::TooLittle);
+        }
+        let vma = &mut tables.vmas.all_mut()[index];
+        (vma.anonymous, vma.huge) = (sample.populated, sample.huge);
+        (vma.flags, vma.protection_key) = (told.flags, told.protection_key);
+    }
+    Ok(if seen >= anonymous - anonymous / LITTLE { Seen::Enough } else { Seen::TooLittle })
+}
+
+/// Whether a mapping may be frozen, as far as its line tells, and is long enough to be worth samples.
+fn may_be_frozen(vma: &Vma) -> bool {
+    let has = |permission| vma.permissions.contains(permission);
+    let is_private = vma.inode == 0 && !has(Permissions::SHARED) && !has(Permissions::EXECUTE);
+    let is_ordinary = matches!(vma.label, Label::None | Label::Heap | Label::Named);
+    is_private && is_ordinary && has(Permissions::READ) && vma.range().len() >= PIECE
+}
+
+impl Sample {
+    /// Counts pages in so many pieces of a mapping, at equal distances.
+    fn of(pagemap: &Pagemap, span: Span, samples: usize, excluded: &[Excluded]) -> Result<Self, PagemapError> {
+        let pieces = span.len().div_ceil(PIECE);
+        let samples = samples.min(pieces);
+        let (mut looked, mut found) = (0, Self::default());
+        for number in 0..samples {
+            // The first and the last piece are among them if there is more than one.
+            let place = if samples > 1 { number * (pieces - 1) / (samples - 1) } else { 0 };
+            let start = span.start + place * PIECE;
+            let piece = Span::new(start, span.end.min(start + PIECE));
+            let huge = count(pagemap, piece, Wanted::Huge, &mut |_| ())?;
+            let mut keep = |run: Span| {
+                let page = rustix::param::page_size();
+                let is_free = |page: &usize| !excluded.iter().any(|excluded| excluded.span.contains(*page));
+                if huge == 0 && found.page.is_none() {
+                    found.page = (run.start..run.end).step_by(page).find(is_free);
+                }
+            };
+            let populated = count(pagemap, piece, Wanted::Present, &mut keep)?;
+            looked += piece.len();
+            found.populated += populated;
+            found.huge += huge;
+        }
+        // Of all of it, as of what was looked at.
+        let scaled = |bytes: usize| (bytes as u128 * span.len() as u128 / looked.max(1) as u128) as usize;
+        (found.populated, found.huge) = (scaled(found.populated), scaled(found.huge));
+        Ok(found)
+    }
+}
+
+/// Returns the bytes of such pages, and shows each run of them.
+fn count(pagemap: &Pagemap, piece: Span, wanted: Wanted, see: &mut dyn FnMut(Span)) -> Result<usize, PagemapError> {
+    let mut bytes = 0;
+    pagemap.scan(piece.range(), wanted, &mut |run| {
+        bytes += run.len();
+        see(run.into());
+        ControlFlow::Continue(())
+    })?;
+    Ok(bytes)
+}
