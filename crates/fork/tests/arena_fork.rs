@@ -1,21 +1,16 @@
-//! What children see, what forks copy, and what happens where files are refused.
+//! What children see, what forks copy, and what happens where files are refused. Tests take turns, since they look at
+//! page tables of the whole process, too.
 
+mod arena_process;
 mod arena_support;
 
 use std::cell::RefCell;
 use std::fs;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use arena_process::{descriptors, pin, turn, with_descriptors};
 use arena_support::{Filled, forked, waited};
 use palimpsest_fork::arena::{Arena, Backing};
-
-/// Tests take turns, since they look at page tables, descriptors and limits of the whole process.
-static PROCESS: Mutex<()> = Mutex::new(());
-
-fn turn() -> std::sync::MutexGuard<'static, ()> {
-    PROCESS.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
 
 /// `VmPTE` of this process, kB.
 fn page_tables() -> usize {
@@ -231,15 +226,6 @@ fn refused_files() -> bool {
     forked(|| block.is_right(), || {}) == 0
 }
 
-/// The descriptors of arenas.
-fn descriptors() -> Vec<i32> {
-    let entries = fs::read_dir("/proc/self/fd").expect("procfs").flatten();
-    let is_arena = |entry: &fs::DirEntry| {
-        fs::read_link(entry.path()).is_ok_and(|target| target.to_string_lossy().contains("palimpsest-arena"))
-    };
-    entries.filter(is_arena).filter_map(|entry| entry.file_name().to_string_lossy().parse().ok()).collect()
-}
-
 /// Becomes nobody if this is root, so that only descriptors and mappings give rights.
 fn become_nobody() {
     const NOBODY: libc::uid_t = 65534;
@@ -279,16 +265,6 @@ fn ways_to_write() -> usize {
         }
     }
     ways
-}
-
-/// Pins a page, as a device would: a pipe holds it, so that its file cannot be sealed.
-fn pin(byte: *const u8) -> (std::io::PipeReader, std::io::PipeWriter) {
-    let (read, write) = std::io::pipe().expect("a pipe");
-    let part = libc::iovec { iov_base: byte.cast_mut().cast(), iov_len: 1 };
-    let descriptor = std::os::fd::AsRawFd::as_raw_fd(&write);
-    // SAFETY: the byte is mapped; the kernel only reads it.
-    assert_eq!(unsafe { libc::vmsplice(descriptor, &raw const part, 1, 0) }, 1);
-    (read, write)
 }
 
 #[test]
@@ -351,130 +327,6 @@ fn memory_that_a_device_may_write_is_told() {
     let _block = Filled::new(&other, 9 << 20, 16, 1).expect("memory");
     other.freeze().expect("the files are open");
     assert_eq!(other.stats().unsealed, 0);
-}
-
-/// Whether this kernel moves the page tables of a file's mapping (Linux 5.13).
-fn has_mirrors() -> bool {
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    let mut numbers = release.split(|at: char| !at.is_ascii_digit()).map_while(|number| number.parse::<u32>().ok());
-    let has_them = numbers.next().zip(numbers.next()) >= Some((5, 13));
-    if !has_them {
-        println!("skipped: Linux {release} unmaps at once what a fork freezes, from 5.13 on it is left for later");
-    }
-    has_them
-}
-
-/// Fails on: a fork that waits until filled memory is unmapped; former mappings that nobody unmaps, or all in one go;
-/// files that stay open; a seal that is left out.
-#[test]
-fn what_a_fork_freezes_is_unmapped_later_and_little_by_little() {
-    let _turn = turn();
-    if !has_mirrors() {
-        return;
-    }
-    let arena = Arena::new();
-    let block = Filled::new(&arena, 33 << 20, 16, 1).expect("memory");
-    let others: Vec<Filled> = (0..3).map(|seed| Filled::new(&arena, 1 << 20, 16, seed).expect("memory")).collect();
-    let pinned = pin(block.bytes().as_ptr());
-    assert_eq!(forked(|| block.is_right() && arena.stats().aside == 0, || {}), 0);
-    let aside = arena.stats().aside;
-    assert!(aside >= 33 << 20 && !descriptors().is_empty(), "{aside}");
-    assert_eq!(arena.stats().unsealed, 0, "none could be sealed yet");
-    assert_eq!(forked(|| block.is_right(), || {}), 0);
-    assert_eq!(arena.stats().aside, aside, "a fork does not wait for it");
-    let mut left = vec![aside];
-    for other in others {
-        other.free(&arena);
-        left.push(arena.stats().aside);
-    }
-    assert!(left.is_sorted_by(|before, after| before > after), "{left:?}");
-    while let Some(aside @ 1..) = left.last().copied() {
-        assert!(Filled::new(&arena, 1 << 20, 16, 2).is_some());
-        left.push(arena.stats().aside);
-        assert!(aside > left[left.len() - 1], "{left:?}");
-        assert!(aside - left[left.len() - 1] <= 8 << 20, "{left:?}");
-    }
-    assert!(block.is_right());
-    // The new memory has files, which are open until they are frozen.
-    arena.freeze().expect("the files are open");
-    assert!(descriptors().is_empty());
-    assert_eq!(arena.stats().unsealed, 1);
-    drop(pinned);
-}
-
-/// Fails on: former mappings that outlive a call which says that nothing is left for later.
-#[test]
-fn freezing_trimming_and_freezing_again_leave_nothing_for_later() {
-    let _turn = turn();
-    if !has_mirrors() {
-        return;
-    }
-    let calls: [fn(&Arena); 3] = [
-        |arena| drop(arena.freeze()),
-        |arena| assert_eq!(arena.trim() % 4096, 0),
-        // SAFETY: 1. the arena is this thread's alone.
-        |arena| drop(unsafe { arena.refreeze() }),
-    ];
-    for call in calls {
-        let arena = Arena::new();
-        let block = Filled::new(&arena, 9 << 20, 16, 1).expect("memory");
-        assert_eq!(forked(|| true, || {}), 0);
-        assert!(arena.stats().aside > 0);
-        call(&arena);
-        assert_eq!((arena.stats().aside, descriptors()), (0, vec![]));
-        assert!(block.is_right());
-    }
-}
-
-/// Fails on: a child that does not reserve its holes in the mirror, or has no mirror; one that unmaps its parent's
-/// places there.
-#[test]
-fn children_have_mirrors_of_their_own() {
-    let _turn = turn();
-    if !has_mirrors() {
-        return;
-    }
-    let arena = Arena::new();
-    let block = Filled::new(&arena, 9 << 20, 16, 1).expect("memory");
-    let child = || {
-        // Wherever these are put, they are not in the mirror.
-        let others: Vec<Vec<u8>> = (0..64).map(|number| vec![number; 3 << 20]).collect();
-        let more = Filled::new(&arena, 9 << 20, 16, 2).expect("memory");
-        let grandchild = || block.is_right() && more.is_right();
-        let is_right = forked(grandchild, || {}) == 0 && arena.stats().aside > 0;
-        Filled::new(&arena, 9 << 20, 16, 3).expect("memory").free(&arena);
-        arena.trim();
-        is_right && grandchild() && (0..).zip(&others).all(|(number, other)| other.iter().all(|byte| *byte == number))
-    };
-    assert_eq!(forked(child, || {}), 0);
-    assert!(block.is_right());
-}
-
-/// Fails on: descriptors that former mappings hold while new memory is refused for want of one.
-#[test]
-fn former_mappings_make_room_for_new_memory() {
-    let _turn = turn();
-    if !has_mirrors() {
-        return;
-    }
-    let arena = Arena::new();
-    let stats = with_descriptors(64, || {
-        let _block = Filled::new(&arena, 60 << 20, 16, 1).expect("memory");
-        assert_eq!(forked(|| true, || {}), 0);
-        let _more = Filled::new(&arena, 60 << 20, 16, 2).expect("memory");
-        arena.stats()
-    });
-    assert_eq!((stats.refused, stats.memory.anonymous), (None, 0), "{stats}");
-}
-
-/// Runs `body` with this many descriptors allowed.
-fn with_descriptors<R>(most: u64, body: impl FnOnce() -> R) -> R {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    let small = rustix::process::Rlimit { current: Some(most), ..limit };
-    rustix::process::setrlimit(rustix::process::Resource::Nofile, small).expect("lowering is allowed");
-    let result = body();
-    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).expect("the old limit");
-    result
 }
 
 #[test]

@@ -48,7 +48,7 @@ impl Core {
         let layout = Layout::reserve()?;
         let mapped = calls::map(mapping_len(), Permissions::READ_WRITE, Commit::Uncounted).inspect_err(|_| {
             // SAFETY: nobody knows of it yet.
-            unsafe { layout.release() };
+            unsafe { layout.release([Span::default(); 2]) };
         })?;
         // Behind the value, at its alignment.
         let table = ptr::with_exposed_provenance_mut::<MaybeUninit<Segment>>(mapped.start + table_offset());
@@ -86,18 +86,13 @@ impl Core {
         // SAFETY: contract 1.
         let this = unsafe { core.as_ref() };
         let mut space = this.space.lock();
-        let has_mirror = space.segments.mirror.is_ours();
-        // Its mappings end with the mirror.
+        let mirror = space.segments.mirror.kept();
+        // They end with the mirror.
         space.segments.forget_asides();
         space.segments.close();
         drop(space);
-        if has_mirror {
-            // SAFETY: 1. contract 1. 2. just seen.
-            unsafe { this.layout.release() };
-        } else {
-            // SAFETY: 1. contract 1.
-            unsafe { this.layout.release_memory() };
-        }
+        // SAFETY: 1. contract 1.
+        unsafe { this.layout.release(mirror) };
         let start = core.addr().get();
         // SAFETY: 1. the mapping that `create` made; nothing in the value has a destructor that matters.
         let _ = unsafe { calls::unmap(Span::new(start, start + mapping_len())) };
@@ -206,10 +201,7 @@ impl Core {
 
     /// Notes that a snapshot is about to hold `range`, and maps its own file there.
     pub(super) fn note_snapshot(&self, range: &Range<usize>) {
-        let mut space = self.space.lock();
-        // A restored record would unmap what is not there any more.
-        space.segments.let_go(usize::MAX);
-        space.segments.note_snapshot(range);
+        self.space.lock().segments.note_snapshot(range);
     }
 
     fn flip(&self, space: &mut Space, how: Flip) -> Flipped {

@@ -43,14 +43,24 @@ pub(super) fn create_to_fill(len: usize) -> Result<MemoryFile, Errno> {
 /// Makes a file of `len` bytes. Fails with [`Errno::MFILE`] when arenas have used their share: the rest is the
 /// program's.
 pub(super) fn create(len: usize) -> Result<MemoryFile, Errno> {
-    let limit = rustix::process::getrlimit(Resource::Nofile).current;
-    let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
-    if OPEN.load(Ordering::Relaxed) >= limit / 2 {
+    if OPEN.load(Ordering::Relaxed) >= share() {
         return Err(Errno::MFILE);
     }
     let file = MemoryFile::create(NAME, len as u64)?;
     OPEN.fetch_add(1, Ordering::Relaxed);
     Ok(file)
+}
+
+/// Whether a descriptor may be kept for a while: arenas use less than a quarter of their share. The rest is for memory
+/// that is being filled, also in other arenas, while nobody uses this one.
+pub(super) fn has_plenty() -> bool {
+    OPEN.load(Ordering::Relaxed) < share() / 4
+}
+
+/// How many descriptors arenas may have open: half of the process's.
+fn share() -> usize {
+    let limit = rustix::process::getrlimit(Resource::Nofile).current;
+    limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX) / 2
 }
 
 /// Closes a file made by [`create`]. Each is closed once.

@@ -75,6 +75,7 @@ mod class;
 mod core;
 mod files;
 mod forks;
+mod mirror;
 mod refreeze;
 mod runs;
 mod segments;

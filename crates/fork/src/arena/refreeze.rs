@@ -52,7 +52,8 @@ pub(super) unsafe fn refreeze(segments: &mut Segments) -> Result<Refrozen, Refre
     let mut at = 0;
     while let Some(segment) = segments.after(at) {
         at = segment.range().end;
-        if segment.state == State::Shared || !is_dirty(&pagemap, &segment)? {
+        // The kernel has refused to unmap a former mapping: there are too many.
+        if segment.state == State::Shared || segment.aside.is_some() || !is_dirty(&pagemap, &segment)? {
             continue;
         }
         let mut start = segment.start;

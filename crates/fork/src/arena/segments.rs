@@ -10,7 +10,7 @@ use palimpsest_sys::memory::remap;
 use palimpsest_sys::pages::maps::Permissions;
 use rustix::io::Errno;
 
-use super::aside::{Aside, Mirror};
+use super::mirror::{Aside, Mirror};
 use super::{Backing, PIECE, files};
 
 /// Most segments of an arena. Growth makes a few hundred at most; the rest is for pieces that were frozen again by
@@ -48,6 +48,11 @@ pub(super) struct Segment {
 impl Segment {
     pub(super) fn range(&self) -> Range<usize> {
         self.start..self.start + self.len
+    }
+
+    /// Whether parts of it may be replaced. A former mapping would belong to both halves.
+    pub(super) fn may_be_cut(&self) -> bool {
+        self.state == State::Frozen && self.aside.is_none()
     }
 }
 
@@ -169,7 +174,8 @@ impl Segments {
                     (segment.state, segment.file) = (State::Frozen, None);
                     flipped.bytes += segment.len;
                     if !is_aside {
-                        self.retire(file);
+                        self.unsealed += usize::from(file.seal().is_err());
+                        files::close(file);
                     }
                 }
                 Err(errno) => {
@@ -182,9 +188,9 @@ impl Segments {
         flipped
     }
 
-    /// Makes a file constant, and closes it.
+    /// Makes a file constant, and closes it. Waits no longer than the kernel does.
     pub(super) fn retire(&mut self, file: MemoryFile) {
-        self.unsealed += usize::from(file.seal().is_err());
+        self.unsealed += usize::from(file.seal_once().is_err());
         files::close(file);
     }
 
@@ -222,8 +228,8 @@ impl Segments {
         covered
     }
 
-    /// Replaces whole frozen pieces in the free `range` by new memory. Returns what became zeros. No segment may have a
-    /// former mapping.
+    /// Replaces whole frozen pieces in the free `range` by new memory, unless they have a former mapping. Returns what
+    /// became zeros.
     ///
     /// # Safety
     ///
@@ -232,12 +238,11 @@ impl Segments {
         if !self.has_room_to_cut() {
             return None;
         }
-        let (start, end) =
-            self.overlapping(range).filter(|segment| segment.state == State::Frozen).find_map(|segment| {
-                let start = range.start.max(segment.start).next_multiple_of(PIECE);
-                let end = range.end.min(segment.start + segment.len) / PIECE * PIECE;
-                (start < end).then_some((start, end))
-            })?;
+        let (start, end) = self.overlapping(range).filter(|segment| segment.may_be_cut()).find_map(|segment| {
+            let start = range.start.max(segment.start).next_multiple_of(PIECE);
+            let end = range.end.min(segment.start + segment.len) / PIECE * PIECE;
+            (start < end).then_some((start, end))
+        })?;
         // SAFETY: inside a segment of the arena, and free by contract 1.
         let fresh = unsafe { self.place(start, end - start) }.ok()?;
         self.replace(fresh);
@@ -285,10 +290,7 @@ impl Segments {
     /// 1. The range belongs to the arena, and nobody needs what is there.
     unsafe fn shared(&mut self, start: usize, len: usize) -> Result<MemoryFile, Errno> {
         let mut file = match files::create_to_fill(len) {
-            Err(Errno::MFILE) if self.aside_bytes() > 0 => {
-                self.let_go(usize::MAX);
-                files::create_to_fill(len)
-            }
+            Err(Errno::MFILE) if self.let_one_file_go() => files::create_to_fill(len),
             other => other,
         }?;
         // SAFETY: 1. passed on; a new file is zeros.

@@ -8,8 +8,8 @@ use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::pages::maps::Permissions;
 use rustix::io::Errno;
 
-use super::aside::Mirror;
 use super::class::UNIT;
+use super::mirror::Mirror;
 use super::runs::{Runs, Taken};
 use super::segments::{Segment, Segments};
 use super::unit::{Unit, Units};
@@ -56,8 +56,8 @@ impl Layout {
     pub(super) fn reserve() -> Result<Self, Errno> {
         let mut refused = Errno::NOMEM;
         // Where address space is scarce, all of it is for memory.
-        for (data_len, has_mirror) in [(RESERVATIONS[0], true)].into_iter().chain(RESERVATIONS.map(|len| (len, false)))
-        {
+        let with_mirror = Mirror::is_wanted().then_some((RESERVATIONS[0], true));
+        for (data_len, has_mirror) in with_mirror.into_iter().chain(RESERVATIONS.map(|len| (len, false))) {
             let records_len = (data_len / UNIT * size_of::<Unit>()).next_multiple_of(PIECE);
             let mirror_len = if has_mirror { MIRRORED } else { 0 };
             let len = data_len + records_len + mirror_len + PIECE;
@@ -86,26 +86,18 @@ impl Layout {
         self.data + unit as usize * UNIT
     }
 
-    /// Gives the reservation up.
+    /// Gives the reservation up; of its mirror, only these parts.
     ///
     /// # Safety
     ///
-    /// 1. Nobody uses memory of the arena any more.
-    /// 2. Its mirror, if it has one, is this process's.
-    pub(super) unsafe fn release(&self) {
-        // SAFETY: 1. the range was mapped by `reserve`, and (1), (2).
-        let _ = unsafe { calls::unmap(self.whole) };
-    }
-
-    /// Does the same in a process that does not have the mirror: something else may lie there.
-    ///
-    /// # Safety
-    ///
-    /// 1. As (1) of [`release`](Self::release).
-    pub(super) unsafe fn release_memory(&self) {
-        let end = if self.mirror_len > 0 { self.records + self.records_len } else { self.whole.end };
-        // SAFETY: 1. the range was mapped by `reserve`, and (1).
-        let _ = unsafe { calls::unmap(Span::new(self.whole.start, end)) };
+    /// 1. Nobody uses memory of the arena any more, and the parts are this process's.
+    pub(super) unsafe fn release(&self, mirror: [Span; 2]) {
+        let end = self.records + self.records_len;
+        let around = [Span::new(self.whole.start, end), Span::new(end + self.mirror_len, self.whole.end)];
+        for part in around.into_iter().chain(mirror) {
+            // SAFETY: 1. the range was mapped by `reserve`, and (1).
+            let _ = unsafe { calls::unmap(part) };
+        }
     }
 }
 

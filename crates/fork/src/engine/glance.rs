@@ -1,9 +1,9 @@
 //! A look at all mappings that takes a millisecond or two, however much memory there is: at samples.
 //!
 //! A look at everything (`smaps`) walks all page tables, 11 to 14 µs for each MiB of base pages: 45 ms for 4 GiB, in
-//! one go. A glance lists the places of mappings, counts pages in some pieces of each, takes those for all of it, and asks
-//! for the flags of one page of each mapping that matters ([`FlagReader`]). What a plan says is a hint anyway: a slice
-//! believes only what it sees. But flags are believed, and so always read.
+//! one go. A glance lists the places of mappings, counts pages in some pieces of each, takes those for all of it, and
+//! asks for the flags of one page of each mapping that matters ([`FlagReader`]). What a plan says is a hint anyway: a
+//! slice believes only what it sees. But flags are believed, and so always read.
 //!
 //! It sees too little where much memory lies in many or small mappings, or where samples tell little of the rest. Then
 //! everything is looked at.

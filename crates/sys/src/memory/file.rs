@@ -137,8 +137,12 @@ const SEAL_AGAIN: usize = 2;
 /// Adds seals, among them one against writing. The kernel takes whatever refers to a page for a device that may write,
 /// compaction and DAMON included.
 pub(super) fn add_seals(file: impl AsFd, seals: SealFlags) -> Result<(), Errno> {
+    add_seals_again(file, seals, SEAL_AGAIN)
+}
+
+fn add_seals_again(file: impl AsFd, seals: SealFlags, again: usize) -> Result<(), Errno> {
     let once = || rustix::fs::fcntl_add_seals(&file, seals);
-    (0..SEAL_AGAIN).fold(once(), |sealed, _| if sealed == Err(Errno::BUSY) { once() } else { sealed })
+    (0..again).fold(once(), |sealed, _| if sealed == Err(Errno::BUSY) { once() } else { sealed })
 }
 
 /// A memory file for data, with a descriptor that the program may close at any time.
@@ -284,16 +288,34 @@ impl MemoryFile {
     /// [`Errno::BUSY`] while a device may still write to its pages (`mm/memfd.c`, `memfd_wait_for_pins`) or it is
     /// mapped shared and writable; otherwise the kernel's error.
     pub fn seal(&self) -> Result<(), Errno> {
+        self.seal_again(SEAL_AGAIN)
+    }
+
+    /// Does the same, but asks the kernel only once: what refers to a page for a moment makes it fail, too.
+    ///
+    /// # Errors
+    ///
+    /// As for [`seal`](Self::seal).
+    pub fn seal_once(&self) -> Result<(), Errno> {
+        self.seal_again(0)
+    }
+
+    fn seal_again(&self, again: usize) -> Result<(), Errno> {
         let file = self.verified()?;
         let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
-        match add_seals(file, seals) {
+        match add_seals_again(file, seals, again) {
             // Only a descriptor with the right to write may add seals (`mm/memfd.c`, `memfd_add_seals`).
             Err(Errno::PERM) => {
                 rustix::fs::fchmod(file, Mode::RUSR | Mode::WUSR)?;
-                add_seals(reopened(file, OFlags::RDWR)?, seals)
+                add_seals_again(reopened(file, OFlags::RDWR)?, seals, again)
             }
             other => other,
         }
+    }
+
+    /// Whether the program has left the descriptor open.
+    pub fn is_open(&self) -> bool {
+        self.verified().is_ok()
     }
 
     /// Closes the descriptor, if it still belongs to this file. Mappings stay.
