@@ -47,7 +47,8 @@ pub struct Stats {
     /// Files that could not be sealed: something, probably a device, still held their pages, and may write to frozen
     /// memory.
     pub unsealed: usize,
-    /// Bytes of frozen memory that a fork has left mapped a second time, until memory is next taken or given back.
+    /// Bytes of frozen memory that a fork has left mapped a second time: calls that take or give back memory unmap it,
+    /// 2 MiB each, and trim or freeze all.
     pub aside: usize,
 }
 

@@ -89,8 +89,8 @@ pub enum Pause {
     AtOnce,
     /// About this long, in slices: [`freeze`](crate::freeze) plans, [`fork()`](crate::fork()) takes one slice before
     /// each fork, and [`freeze_slice`](crate::freeze_slice) takes more when there is time. A slice copies at least 128
-    /// KiB, however long that takes; if there would be more than some 500 slices, each takes up to twice as long. There
-    /// are none while the process has a userfaultfd.
+    /// KiB, however long that takes; if there would be more than some 1000 slices, each takes up to twice as long.
+    /// There are none while the process has a userfaultfd.
     Within(Duration),
 }
 

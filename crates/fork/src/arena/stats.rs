@@ -44,9 +44,9 @@ pub struct Stats {
     /// Files that could not be sealed: something, probably a device, still held their pages, and may write to frozen
     /// memory.
     pub unsealed: usize,
-    /// Bytes of frozen memory that a fork has left mapped a second time, to be unmapped when memory is next taken or
-    /// given back, by [`trim`](super::Arena::trim), or by [`freeze`](super::Arena::freeze). Such memory counts twice as
-    /// resident (`RssShmem`), and its files are neither sealed nor closed yet.
+    /// Bytes of frozen memory that a fork has left mapped a second time. Each call that takes or gives back a run
+    /// unmaps 2 MiB of it, and [`trim`](super::Arena::trim) or [`freeze`](super::Arena::freeze) all. Such memory counts
+    /// twice as resident (`RssShmem`), and its files are neither sealed nor closed yet.
     pub aside: usize,
     /// The error number with which the last file was refused.
     pub refused: Option<i32>,
@@ -73,6 +73,9 @@ impl fmt::Display for Stats {
         writeln!(f, "{} blocks of {} bytes in {} mappings", self.in_use.blocks, self.in_use.bytes, self.segments)?;
         let Memory { shared, frozen, anonymous } = self.memory;
         writeln!(f, "shared {shared}, frozen {frozen}, anonymous {anonymous}; free runs {}", self.free)?;
+        if self.aside > 0 {
+            writeln!(f, "of what is frozen, {} are still mapped a second time", self.aside)?;
+        }
         match self.refused {
             Some(errno) => writeln!(f, "memory files are refused: {}", io::Error::from_raw_os_error(errno)),
             None => Ok(()),

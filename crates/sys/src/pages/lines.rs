@@ -82,7 +82,8 @@ pub(crate) fn mapping_at(address: usize) -> Result<Option<MapLine>, VmasError> {
 
 /// Bytes read at a time. The kernel fills a page with records while they are wanted; of one that does not fit it drops
 /// what it has found, and finds it anew at the next call (`seq_read_iter` in `fs/seq_file.c`). For `smaps` that is a
-/// second walk of a mapping's page tables, 14 µs for each MiB. No two records reach a page from here on.
+/// second walk of a mapping's page tables, 14 µs for each MiB. It begins no record once it has as much as was asked
+/// for, and a record is shorter than the rest of a page unless its path is very long.
 const AT_ONCE: usize = 2 << 10;
 
 /// Calls `take` with each line, without its newline, and its number.
