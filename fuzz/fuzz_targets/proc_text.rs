@@ -1,13 +1,14 @@
-//! The `stat` of threads and the `fdinfo` of rings: no text panics, a name in the former may contain anything, and
-//! numbers in the latter are read as they were written.
+//! The `stat` of threads, the `fdinfo` of rings and records of `smaps`: no text panics, a name in the first may contain
+//! anything, and numbers in the second are read as they were written.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use palimpsest_sys::fuzzing::{ring, stat};
+use palimpsest_sys::fuzzing::{ring, smaps_record, stat};
 
 fuzz_target!(|text: &[u8]| {
     let _ = ring(text);
     let _ = stat(text);
+    let _ = smaps_record(text);
     // A line as the kernel writes it, around a name of the program's choice.
     let name: Vec<u8> = text.iter().copied().filter(|byte| *byte != 0).take(15).collect();
     let started = text.len() as u64 * 1_000_003;

@@ -176,7 +176,7 @@ impl Vma {
     }
 
     /// Parses the first record of a list with figures; `None` if its line of flags is not whole.
-    pub(super) fn parse_first(text: &[u8]) -> Option<Self> {
+    pub(crate) fn parse_first(text: &[u8]) -> Option<Self> {
         let mut lines = text.split_inclusive(|byte| *byte == b'\n').map_while(|line| line.strip_suffix(b"\n"));
         let (line, name) = MapLine::parse(lines.next()?).ok()?;
         let mut vma = Self::new(line, Label::parse(name));

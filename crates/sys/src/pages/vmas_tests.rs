@@ -121,3 +121,22 @@ fn extents_are_known_by_their_name() {
     let code = extents_are_known_by_their_name as *const () as usize;
     assert!(vmas.iter().any(|vma| vma.range().contains(&code) && vma.label == Label::File));
 }
+
+/// Fails on: flags of the record behind; a record that is not whole yet.
+#[test]
+fn the_first_record_ends_with_its_flags() {
+    let first = "1000-3000 rw-p 00000000 00:00 0 \nSize: 8 kB\nAnonymous: 4 kB\nProtectionKey: 3\nVmFlags: rd wr dc \n";
+    let text = [first, "4000-5000 rw-p 00000000 00:00 0 \nVmFlags: rd wf \n"].concat();
+    let vma = Vma::parse_first(text.as_bytes()).expect("it is whole");
+    assert_eq!((vma.range(), vma.anonymous, vma.protection_key), (0x1000..0x3000, 4096, 3));
+    assert_eq!(vma.flags, VmaFlags::DONT_FORK);
+    assert_eq!(Vma::parse_first(first.as_bytes()), Some(vma));
+    for end in 0..first.len() {
+        assert_eq!(Vma::parse_first(&first.as_bytes()[..end]), None, "{end}");
+    }
+    // A record without flags is none, whatever is behind it.
+    assert_eq!(
+        Vma::parse_first(b"1000-3000 rw-p 00000000 00:00 0 \n4000-5000 rw-p 00000000 00:00 0 \nVmFlags: rd \n"),
+        None
+    );
+}
