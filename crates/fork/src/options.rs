@@ -222,6 +222,10 @@ impl Options {
         self.least.unwrap_or_else(|| LEAST_PAGES * rustix::param::page_size())
     }
 
+    pub(crate) const fn answers_for_anything(&self) -> bool {
+        self.answers != 0
+    }
+
     pub(crate) fn answers_for(&self, answer: Answer) -> bool {
         self.answers & 1 << answer as usize != 0
     }

@@ -8,6 +8,7 @@ use palimpsest_sys::pages::pagemap::Pagemap;
 use crate::clock::{CpuMoment, WallMoment, nanos};
 use crate::engine::agenda::{Step, Terms, Where};
 use crate::engine::budget::Stopped;
+use crate::engine::glance;
 use crate::engine::own::note_home;
 use crate::engine::piece::PIECE;
 use crate::engine::places::Places;
@@ -43,7 +44,7 @@ const fn first_work(options: &Options) -> Work {
     }
 }
 
-/// Plans a freeze in slices. Changes no memory.
+/// Plans a freeze in slices. Leaves memory as it is.
 pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, FreezeError> {
     hazards::check_for(options, first_work(options))?;
     let look = || {
@@ -94,7 +95,7 @@ fn begin_checked(options: &Options, budget: Duration, checked: Checked) -> Resul
         }
     }
     let mut refused = hazards::may_freeze(options).err();
-    let glanced = unglanced(budget).filter(|_| refused.is_none() && watcher == Watcher::None);
+    let glanced = unglanced(shared, options, budget).filter(|_| refused.is_none() && watcher == Watcher::None);
     // Other threads may change mappings while these are read.
     shared.left_alone.begin();
     let (started, wall) = (CpuMoment::now(), WallMoment::now());
@@ -184,9 +185,14 @@ fn unseen(budget: Duration) -> Option<usize> {
     anonymous().filter(|bytes| is_long_look(*bytes, budget))
 }
 
-/// Returns the bytes of anonymous memory if listing their mappings takes longer than a slice, and than a glance.
-fn unglanced(budget: Duration) -> Option<usize> {
-    unseen(budget.max(GLANCE))
+/// Returns the bytes of anonymous memory if listing their mappings takes longer than a slice, and than a glance, which
+/// is possible.
+fn unglanced(shared: &Shared, options: &Options, budget: Duration) -> Option<usize> {
+    let anonymous = unseen(budget.max(GLANCE))?;
+    let is_possible = || matches!(Places::open(), Ok(Places::Asked(_))) && shared.statistics.frozen_bytes() == 0;
+    // A deputy has the lock of all mappings.
+    let is_wise = || glance::is_harmless() && !shared.desk.is_busy() && hazards::may_move_pages(options);
+    (is_possible() && is_wise()).then_some(anonymous)
 }
 
 /// Whether listing mappings with this many bytes in base pages takes longer than a slice.
@@ -219,7 +225,7 @@ pub(crate) fn plan_rest(locked: &mut Locked) -> Result<usize, FreezeError> {
     let headroom = hazards::headroom();
     shared.left_alone.begin();
     let (started, wall) = (CpuMoment::now(), WallMoment::now());
-    let glanced = unglanced(budget).filter(|_| hazards::may_freeze(&options).is_ok());
+    let glanced = unglanced(shared, &options, budget).filter(|_| hazards::may_freeze(&options).is_ok());
     let (planned, report) = surveyed(locked, &options, glanced, |tables, agenda, done| {
         let (extent, pages, mappings) = (done.extent, options.pages, headroom.mappings);
         let terms = Terms { budget, extent, pages, mappings, looked: started.elapsed(), step: Step::Freeze };

@@ -11,12 +11,16 @@ use crate::engine::Tables;
 use crate::engine::agenda::Agenda;
 use crate::engine::own::{ask_c_library, exclude, note_home};
 use crate::engine::registry::{self, Locked};
-use crate::engine::round::{Done, Mode, Reach, Round};
+use crate::engine::round::{Done, Look, Mode, Reach, Round};
 use crate::error::FreezeError;
 use crate::hazards;
 use crate::options::{Options, OtherThreads};
 use crate::report::{FrozenRange, Report, SkippedRange, Verdict};
 use crate::worth::{Basis, Worth};
+
+/// What a report says of a plan that was made from samples.
+const SAMPLED: &str = "planned from samples of memory: figures are estimates until all is frozen, and of what is left \
+                       only stacks, private pages of files and large mappings are told";
 
 /// Prepares and plays a round. Returns what it did, and the tables that tell the rest.
 pub(crate) fn played<T>(
@@ -54,7 +58,7 @@ pub(crate) fn played<T>(
         exclude(&mut tables, world.as_ref(), stopped.as_ref())?;
         let round = Round { tables: &mut tables, shared, options, pagemap: &pagemap, headroom };
         // SAFETY: 1. no other thread runs: all are held, or there were none and none can start (contract); the rest is
-        // the caller's contract for a freeze. A survey changes nothing.
+        // the caller's contract for a freeze. A survey only looks.
         unsafe { round.play(mode, &blocked) }?
     };
     Ok(tell(&mut tables, agenda, &done))
@@ -72,11 +76,13 @@ pub(crate) fn surveyed<T>(
 ) -> Result<T, FreezeError> {
     if let Some(anonymous) = anonymous {
         let glanced = played(locked, options, Mode::Glance { anonymous }, |tables, agenda, done| {
-            (done.reach == Reach::Known).then(|| tell(tables, agenda, done))
+            (done.reach != Reach::Unclear).then(|| tell(tables, agenda, done))
         });
-        // What kept it from holding the others, say, need not keep a look from being made.
-        if let Ok(Some(told)) = glanced {
-            return Ok(told);
+        match glanced {
+            Ok(Some(told)) => return Ok(told),
+            Ok(None) => {}
+            // What kept it from holding the others, say, need not keep a look from being made.
+            Err(error) => tracing::debug!(%error, "no samples are looked at"),
         }
     }
     played(locked, options, Mode::Survey, tell)
@@ -111,7 +117,7 @@ pub(crate) fn told(tables: &Tables<'_>, mode: Mode, done: &Done) -> Report {
         taken: done.taken,
         way: done.way,
         stopped: done.stopped.as_ref().map(ToString::to_string),
-        notes: Vec::new(),
+        notes: if done.look == Look::Samples { vec![SAMPLED.to_owned()] } else { Vec::new() },
         progress: None,
     }
 }

@@ -433,6 +433,7 @@ impl Report {
         if let Some(rest) = agenda.told() {
             (self.extent, self.skipped) = (rest.extent, rest.skipped);
             (self.worth, self.left_worth) = (rest.worth, rest.left_worth);
+            self.notes.extend(rest.notes);
         }
         let items = agenda.items().iter().filter(|item| item.frozen > 0);
         self.frozen = items

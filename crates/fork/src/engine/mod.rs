@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `round` | what happens while the process is held still: inventory, plan, repair, freeze |
+//! | `glance` | a look at samples of large memory, for a plan |
 //! | `slice`, `gather` | the freeze in slices; its first step where asked for: pieces become huge pages where they are, which pays sooner |
 //! | `tender` | between forks: what makes the next one long, one slice at a time |
 //! | `mending`, `errands` | huge pages of ours that were split; who asks for new ones: the thread, or a deputy |
@@ -34,7 +35,7 @@ pub(crate) mod errands;
 mod fresh;
 pub(crate) mod frozen_map;
 pub(crate) mod gather;
-mod glance;
+pub(crate) mod glance;
 mod hot;
 mod huge;
 mod ledger;

@@ -43,7 +43,8 @@ impl Speed {
     fn took(&mut self, bytes: usize, taken: u64) {
         let now = taken.saturating_mul(1 << 20) / (bytes as u64).max(1);
         self.per_mib = Some(match self.per_mib {
-            None => now,
+            // One look may mislead.
+            None => now.min(u64::midpoint(CAUTIOUS, now)),
             Some(before) if now > before => u64::midpoint(before, now),
             Some(before) => (before * 7 + now) / 8,
         });

@@ -49,6 +49,17 @@ pub(crate) struct Done {
     pub(crate) reach: Reach,
     /// How much of the work was done.
     pub(crate) portion: Portion,
+    /// What was looked at.
+    pub(crate) look: Look,
+}
+
+/// What a round looks at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Look {
+    /// All mappings.
+    Everything,
+    /// Samples of those that matter.
+    Samples,
 }
 
 /// How much of its work a round has done.
@@ -76,7 +87,7 @@ pub(crate) enum Reach {
 pub(crate) enum Mode {
     /// Only look.
     Survey,
-    /// Only look, and [only at samples](super::glance), while everybody is held.
+    /// Only look, and [only at samples](super::glance), while everybody is held: moves pages for a moment.
     Glance {
         /// The bytes of anonymous memory.
         anonymous: usize,
@@ -90,7 +101,7 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    /// Whether it changes nothing.
+    /// Whether it leaves everything as it was.
     pub(crate) const fn only_looks(self) -> bool {
         matches!(self, Self::Survey | Self::Glance { .. })
     }
@@ -135,6 +146,7 @@ impl Round<'_, '_> {
             frozen: Memory::default(),
             reach: Reach::Stopped,
             portion: Portion::Whole,
+            look: if matches!(mode, Mode::Glance { .. }) { Look::Samples } else { Look::Everything },
         };
         match result {
             Ok(expected) => (done.expected, done.reach) = (expected, Reach::Known),
@@ -172,7 +184,8 @@ impl Round<'_, '_> {
         let (mut least, pays) = (self.options.least_bytes(), self.options.pays);
         if let Mode::Glance { anonymous } = mode {
             let limits = (least, self.headroom.mappings);
-            // SAFETY: 1. is (1). 2. as the caller of `play` has seen to.
+            // SAFETY: 1. is (1), and `hazards::may_move_pages` of whoever asks for a glance. 2. as the caller of `play`
+            // has seen to.
             if unsafe { glance(self.tables, self.pagemap, limits, anonymous) }? == Seen::TooLittle {
                 return Err(Early::Unclear);
             }

@@ -49,18 +49,39 @@ pub(super) fn each(found: &mut dyn FnMut(i32, Kind) -> ControlFlow<()>) -> Resul
 }
 
 fn kind(descriptor: i32) -> Result<Option<Kind>, Errno> {
-    let mut path = [0_u8; 40];
-    // There is room for every number, and for a zero behind it.
-    write!(&mut path[..39], "/proc/thread-self/fd/{descriptor}").map_err(|_| Errno::NAMETOOLONG)?;
-    let path = CStr::from_bytes_until_nul(&path).map_err(|_| Errno::NAMETOOLONG)?;
     let mut target = [0_u8; NAME];
-    let len = readlinkat_raw(CWD, path, &mut target[..])?;
-    let name = target.get(..len).unwrap_or_default();
-    Ok(match name {
+    Ok(match link(descriptor, &mut target)? {
         RING_NAME => Some(Kind::Ring),
         FAULTS_NAME => Some(Kind::Faults),
         _ => None,
     })
+}
+
+/// Returns the beginning of a descriptor's link.
+fn link(descriptor: i32, target: &mut [u8; NAME]) -> Result<&[u8], Errno> {
+    let mut path = [0_u8; 40];
+    // There is room for every number, and for a zero behind it.
+    write!(&mut path[..39], "/proc/thread-self/fd/{descriptor}").map_err(|_| Errno::NAMETOOLONG)?;
+    let path = CStr::from_bytes_until_nul(&path).map_err(|_| Errno::NAMETOOLONG)?;
+    let len = readlinkat_raw(CWD, path, &mut target[..])?;
+    Ok(target.get(..len).unwrap_or_default())
+}
+
+/// Devices that use no memory by themselves.
+const HARMLESS: [&[u8]; 9] = [b"null", b"zero", b"full", b"random", b"urandom", b"tty", b"pts/", b"ptmx", b"shm/"];
+
+/// Whether a descriptor leads to a device that may use this process's memory by itself, as those for virtual machines,
+/// networks and graphics do. Does not use the heap.
+pub(super) fn has_device() -> Result<bool, Errno> {
+    let mut has_one = false;
+    each_number(c"/proc/thread-self/fd", &mut |descriptor| {
+        let mut target = [0_u8; NAME];
+        // One that was closed meanwhile is none.
+        let device = link(descriptor, &mut target).ok().and_then(|name| name.strip_prefix(b"/dev/"));
+        has_one = device.is_some_and(|name| !HARMLESS.iter().any(|harmless| name.starts_with(harmless)));
+        if has_one { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    Ok(has_one)
 }
 
 /// Whether somebody may be watching this process's memory.
@@ -92,6 +113,18 @@ mod tests {
     use rustix::mm::UserfaultfdFlags;
 
     use super::*;
+
+    /// Fails on: what every program has, taken for a device that uses memory; such a device, missed.
+    #[test]
+    fn devices_that_use_memory_by_themselves_are_found() {
+        let open = |path: &str| std::fs::File::open(path);
+        let _harmless = ["/dev/null", "/dev/zero", "/dev/urandom"].map(open);
+        assert_eq!(has_device(), Ok(false), "no other test of this process opens one");
+        let Ok(device) = open("/dev/kmsg") else { return println!("skipped: /dev/kmsg cannot be opened") };
+        assert_eq!(has_device(), Ok(true));
+        drop(device);
+        assert_eq!(has_device(), Ok(false));
+    }
 
     #[test]
     fn a_userfaultfd_is_found_while_it_is_open() {

@@ -107,6 +107,14 @@ pub(crate) fn may_freeze(options: &Options) -> Result<usize, FreezeError> {
     Ok(count)
 }
 
+/// Whether no page is missed that is elsewhere for a moment, while no thread of the process runs: no device and no
+/// request of the program's uses memory, and the kernel will find room for the page to come back.
+pub(crate) fn may_move_pages(options: &Options) -> bool {
+    let mut mode = [0];
+    let is_strict = !matches!(BriefFile::read_short(c"/proc/sys/vm/overcommit_memory", &mut mode), Ok(b"0" | b"1"));
+    !is_strict && !options.answers_for_anything() && descriptors::has_device() == Ok(false)
+}
+
 fn look_again(options: &Options, work: Work) -> Result<Watcher, FreezeError> {
     threads(options, work)?;
     let watcher = descriptors(options)?;
