@@ -11,8 +11,8 @@ pub fn stat(text: &[u8]) -> Option<(bool, usize, u64)> {
     Some((stat.has_ended(), stat.threads, stat.started))
 }
 
-/// Parses the first record of `smaps`, as far as its line of flags: where the mapping begins, and the number that stands
-/// for its flags.
+/// Parses the first record of `smaps`, as far as its line of flags: where the mapping begins, and the number that
+/// stands for its flags.
 pub fn smaps_record(text: &[u8]) -> Option<(usize, u32)> {
     Vma::parse_first(text).map(|vma| (vma.start, vma.flags.bits()))
 }

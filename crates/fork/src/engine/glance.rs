@@ -25,8 +25,8 @@ use super::places::Places;
 use super::records::Excluded;
 use super::tables::Tables;
 
-/// Pieces in which pages are counted, in all long mappings together, and one more for each at most. Each takes some 8 µs
-/// for each kind of page.
+/// Pieces in which pages are counted, in all long mappings together, and one more for each at most. Each takes some 8
+/// µs for each kind of page.
 const SAMPLES: usize = 48;
 /// In mappings of this length pages are counted in all pieces: threads' stacks have it.
 const SHORT: usize = 8 << 20;

@@ -23,8 +23,8 @@ const CAUTIOUS: u64 = 4_000_000;
 const MOST_SLICES: usize = 1024;
 /// Places at which a slice looks when its time is up and it has found nothing.
 const MOST_LOOKS: u32 = 32;
-/// Time kept for the end of a slice, for sealing and notes.
-const END: u64 = 100_000;
+/// Time kept for the end of a slice, for sealing and notes, and for what comes before its time begins.
+const END: u64 = 250_000;
 
 /// What copying takes, as observed. Lives from slice to slice.
 #[derive(Clone, Copy, Debug)]

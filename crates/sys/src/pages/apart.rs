@@ -64,8 +64,8 @@ impl FlagReader {
     ///
     /// # Errors
     ///
-    /// The kernel's: EPERM for sealed memory. [`Errno::INVAL`] if the list has another form. Memory is as before, but for
-    /// what a userfaultfd watches.
+    /// The kernel's: EPERM for sealed memory. [`Errno::INVAL`] if the list has another form. Memory is as before, but
+    /// for what a userfaultfd watches.
     pub unsafe fn read(&self, start: usize) -> Result<Vma, Errno> {
         let span = Span::new(start, start + self.page);
         let aside = Span::new(self.place.start, self.place.start + self.page);
