@@ -179,8 +179,8 @@ impl Arena {
 
     /// Freezes what was allocated so far. Other threads may go on using it.
     ///
-    /// Forks by the C library do this by themselves, in a millisecond per GiB, and leave unmapping what was filled for
-    /// later. This call does all of it, in about 50 ms per GiB in use.
+    /// Forks by the C library do this by themselves, in 1 to 4 ms for up to 4 GiB, and leave unmapping what was filled
+    /// for later. This call does all of it, in about 50 ms per GiB in use.
     ///
     /// # Errors
     ///
