@@ -16,7 +16,7 @@ use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::memory::traits::is_locked;
 use palimpsest_sys::pages::apart::FlagReader;
 use palimpsest_sys::pages::maps::Permissions;
-use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, Wanted};
+use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, ScanWay, Wanted};
 use palimpsest_sys::pages::vmas::{Detail, Label, Vma, VmasError};
 
 use super::budget::Stopped;
@@ -86,8 +86,8 @@ pub(super) unsafe fn glance(
 ) -> Result<Seen, Stopped> {
     // Only where the kernel tells of each mapping can it be seen whether one is whole again.
     let Ok(places @ Places::Asked(_)) = Places::open() else { return Ok(Seen::TooLittle) };
-    // The figures of frozen memory are not sampled.
-    if !tables.extents.is_empty() || mappings < MAPPINGS {
+    // The figures of frozen memory are not sampled; and who reads entries does not know huge pages.
+    if !tables.extents.is_empty() || mappings < MAPPINGS || pagemap.way() != ScanWay::Ioctl {
         return Ok(Seen::TooLittle);
     }
     match tables.vmas.read_most(Detail::Places, MOST_LISTED) {

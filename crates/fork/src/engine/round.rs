@@ -186,7 +186,9 @@ impl Round<'_, '_> {
             let limits = (least, self.headroom.mappings);
             // SAFETY: 1. is (1), and `hazards::may_move_pages` of whoever asks for a glance. 2. as the caller of `play`
             // has seen to.
-            if unsafe { glance(self.tables, self.pagemap, limits, anonymous) }? == Seen::TooLittle {
+            let seen = unsafe { glance(self.tables, self.pagemap, limits, anonymous) };
+            // What kept it from looking at samples need not keep everything from being looked at.
+            if !matches!(seen, Ok(Seen::Enough)) {
                 return Err(Early::Unclear);
             }
             // What counts as empty was not asked about.
