@@ -722,8 +722,8 @@ struct palimpsest_arena_stats {
   // Files that could not be sealed: something, probably a device, still held their pages, and may write to frozen
   // memory.
   size_t unsealed;
-  // Bytes of frozen memory that a fork has left mapped a second time: calls that take or give back memory unmap it, 2
-  // MiB each, and trim or freeze all.
+  // Bytes of frozen memory that a fork has left mapped a second time: calls that take or give back memory unmap it,
+  // 2 MiB each, and trim or freeze all.
   size_t aside;
 };
 

@@ -68,7 +68,8 @@ fn link(descriptor: i32, target: &mut [u8; NAME]) -> Result<&[u8], Errno> {
 }
 
 /// Devices that use no memory by themselves.
-const HARMLESS: [&[u8]; 9] = [b"null", b"zero", b"full", b"random", b"urandom", b"tty", b"pts/", b"ptmx", b"shm/"];
+const HARMLESS: [&[u8]; 11] =
+    [b"null", b"zero", b"full", b"random", b"urandom", b"tty", b"console", b"hvc", b"pts/", b"ptmx", b"shm/"];
 
 /// Whether a descriptor leads to a device that may use this process's memory by itself, as those for virtual machines,
 /// networks and graphics do. Does not use the heap.
