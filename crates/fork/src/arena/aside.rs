@@ -9,8 +9,8 @@
 //! The kernel moves page tables and leaves the mapping itself (`MREMAP_DONTUNMAP`, from Linux 5.13 on for files). So
 //! there is no hole meanwhile: another thread's access faults, and finds the same page of the same file.
 //!
-//! That is the file's last chance to be sealed, for which the kernel waits up to 150 ms if something, a device perhaps,
-//! holds one of its pages.
+//! A file can be sealed only when its former mapping is gone. The kernel waits up to 150 ms for that if something, a
+//! device perhaps, holds one of its pages.
 
 use palimpsest_sys::memory::calls::{self, Commit};
 use palimpsest_sys::memory::file::MemoryFile;
@@ -77,7 +77,7 @@ impl Segments {
         self.all().iter().position(|segment| segment.aside.is_some())
     }
 
-    /// Unmaps the last pieces of a former mapping, up to this many, and retires its file after the first. Returns how
+    /// Unmaps the last pieces of a former mapping, up to this many, and retires its file when none is left. Returns how
     /// many; `None` if the kernel refuses.
     fn unmap(&mut self, index: usize, pieces: usize) -> Option<usize> {
         let segment = self.all()[index];
@@ -130,7 +130,7 @@ impl Segments {
 
 #[cfg(test)]
 mod tests {
-    use std::ptr;
+    use std::ptr::{self, NonNull};
 
     use palimpsest_sys::brief_file::BriefFile;
     use palimpsest_sys::threads::child;
@@ -140,15 +140,22 @@ mod tests {
     use crate::arena::core::Core;
     use crate::arena::segments::Segment;
 
-    /// Runs `test` on an arena that a fork has frozen in haste, if the kernel lets it.
-    fn frozen_in_haste(test: impl FnOnce(&mut Segments)) {
-        let core = Core::create(Backing::Memfd, Ok(())).expect("memory");
-        // SAFETY: made above, and destroyed below.
+    /// Makes an arena that a fork has frozen in haste, if the kernel lets it. The caller destroys it.
+    fn made() -> Option<NonNull<Core>> {
+        let core = Core::create(Backing::Memfd, Ok(())).ok()?;
+        // SAFETY: made above.
         let this = unsafe { core.as_ref() };
-        assert!(this.allocate(9 << 20, 16).is_some());
+        this.allocate(9 << 20, 16)?;
         this.before_fork();
         this.after_fork();
-        test(&mut this.space().lock().segments);
+        Some(core)
+    }
+
+    /// Runs `test` on such an arena.
+    fn frozen_in_haste(test: impl FnOnce(&mut Segments)) {
+        let core = made().expect("memory");
+        // SAFETY: made above, and destroyed below.
+        test(&mut unsafe { core.as_ref() }.space().lock().segments);
         // SAFETY: nobody uses it any more.
         unsafe { Core::destroy(core) };
     }
@@ -205,15 +212,9 @@ mod tests {
     #[test]
     fn what_a_child_cannot_reserve_it_leaves_alone() {
         let errand = || {
-            let Ok(core) = Core::create(Backing::Memfd, Ok(())) else { return 1 };
+            let Some(core) = made() else { return 1 };
             // SAFETY: made above, and destroyed below.
-            let this = unsafe { core.as_ref() };
-            if this.allocate(9 << 20, 16).is_none() {
-                return 1;
-            }
-            this.before_fork();
-            this.after_fork();
-            let mut space = this.space().lock();
+            let mut space = unsafe { core.as_ref() }.space().lock();
             let segments = &mut space.segments;
             let Some(index) = segments.first_aside() else { return 0 };
             let range = Span::from(segments.all()[index].range());
@@ -277,15 +278,9 @@ mod tests {
             }
             let before = size();
             for _ in 0..3 {
-                let Ok(core) = Core::create(Backing::Memfd, Ok(())) else { return 1 };
+                let Some(core) = made() else { return 1 };
                 // SAFETY: made above, and destroyed below.
-                let this = unsafe { core.as_ref() };
-                if this.allocate(9 << 20, 16).is_none() {
-                    return 1;
-                }
-                this.before_fork();
-                this.after_fork();
-                let space = this.space().lock();
+                let space = unsafe { core.as_ref() }.space().lock();
                 let is_frozen = |segment: &Segment| segment.file.is_none() && segment.aside.is_none();
                 let segment = Span::from(space.segments.all()[0].range());
                 if !space.segments.all().iter().all(is_frozen) || space.segments.mirror.open_place(segment).is_some() {
