@@ -51,9 +51,12 @@ static void *map(size_t length, int rights, int kind) {
     void *made = is_bare ? (void *)syscall(SYS_mmap, NULL, length, rights, kind, -1, 0)
                          : mmap(NULL, length, rights, kind, -1, 0);
     if (made == MAP_FAILED) exit(2);
+    const int of_this_call = errno;
     // A neighbour of the same kind would become one mapping with this one. Where something is, nothing else comes.
     mmap((char *)made - 4096, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     mmap((char *)made + length, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    // Where something was, EEXIST.
+    errno = of_this_call;
     return made;
 }
 
