@@ -158,18 +158,25 @@ fn why_no_list(locked: &mut Locked, options: &Options, budget: Duration) -> Resu
     }
 }
 
-/// Plans anew in place of a repair that is due, if only slices have worked and nothing is frozen: what makes forks dear
-/// then is memory that has come since, which slices gather, too. Returns `None` otherwise.
+/// Plans anew in place of a repair that is due, if slices have repaired all they can: what makes forks dear then is
+/// memory that has come since, which slices freeze or gather, too. Returns `None` otherwise.
 pub(crate) fn plan_anew(shared: &'static Shared) -> Option<Result<(), FreezeError>> {
-    let options = shared.lock()?.options();
+    let mut locked = shared.lock()?;
+    let (options, huge) = (locked.options(), locked.ledger().huge());
+    drop(locked);
     let Pause::Within(budget) = options.pause else { return None };
-    if shared.statistics.frozen_bytes() > 0 {
+    let is_any_frozen = shared.statistics.frozen_bytes() > 0;
+    let is_repaired_in_slices = || huge == 0 && matches!(Places::open(), Ok(Places::Asked(_)));
+    if is_any_frozen && !is_repaired_in_slices() {
         return None;
     }
     let started = CpuMoment::now();
     // Not all is looked at anew: whoever was frozen once is about to fork, and nobody is held yet.
-    let planned = hazards::check_again(&options, first_work(&options))
-        .and_then(|checked| begin_checked(&options, budget, checked));
+    let checked = hazards::check_again(&options, first_work(&options));
+    if is_any_frozen && matches!(&checked, Ok(Checked { watcher: Watcher::Open, .. })) {
+        return None;
+    }
+    let planned = checked.and_then(|checked| begin_checked(&options, budget, checked));
     // A plan in vain has said so itself.
     if planned.is_err()
         && let Some(mut locked) = shared.lock()
@@ -189,7 +196,7 @@ fn unseen(budget: Duration) -> Option<usize> {
 /// is possible.
 fn unglanced(shared: &Shared, options: &Options, budget: Duration) -> Option<usize> {
     let anonymous = unseen(budget.max(GLANCE))?;
-    let is_possible = || matches!(Places::open(), Ok(Places::Asked(_))) && shared.statistics.frozen_bytes() == 0;
+    let is_possible = || matches!(Places::open(), Ok(Places::Asked(_))) && !shared.map.is_in_doubt();
     // A deputy has the lock of all mappings.
     let is_wise = || glance::is_harmless() && !shared.desk.is_busy() && hazards::may_move_pages(options);
     (is_possible() && is_wise()).then_some(anonymous)

@@ -14,9 +14,10 @@ use crate::engine::own::{ask_c_library, exclude};
 use crate::engine::places::Places;
 use crate::engine::progress::Waited;
 use crate::engine::registry::{self, Shared};
-use crate::engine::tender::Tender;
+use crate::engine::tender::{Pass, Played, Tender};
 use crate::engine::tending::Tended;
 use crate::error::FreezeError;
+use crate::guard;
 use crate::hazards::{self, Watcher, Work};
 use crate::options::{self, OtherThreads};
 
@@ -154,18 +155,32 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
         let errands = if sends { Sender::deputies(shared) } else { Sender::own() };
         beside = errands.spent();
         let mender = Mender { tables, shared, options, pagemap, places, errands, begun: started, started: cpu };
-        mender.play().map_err(Stopped::from)
+        let played = mender.play().map_err(Stopped::from);
+        played.map(|(tended, worked)| Played { tended, worked, ..Played::NOTHING })
     };
     let taken = cpu.elapsed();
-    let (tended, worked) = played.unwrap_or((Tended::Done, 0));
+    let Played { tended, worked, refrozen, pass } = played.unwrap_or(Played::NOTHING);
     locked.ledger().worked_between_forks(taken, beside);
-    if worked > 0 && (paid_by == PaidBy::Debt || sends) {
+    let is_repair = locked.ledger().repaired_in_slice(taken, refrozen);
+    if !is_repair && worked > 0 && (paid_by == PaidBy::Debt || sends) {
         // Else a repair would do at a fork what deputies have done before it.
         let deputies = if sends { ERRAND.saturating_mul(worked as u64) } else { 0 };
         locked.ledger().tended(taken.saturating_add(deputies));
     }
     let owed = locked.ledger().debt();
+    match pass {
+        Pass::Over(frozen) if is_repair => {
+            locked.ledger().passed(frozen);
+            shared.statistics.count_repair();
+        }
+        Pass::UnderWay if tended == Tended::Done => locked.ledger().breaks_off(),
+        Pass::UnderWay | Pass::Over(_) => {}
+    }
+    let has_lost = is_repair && options.pays != options::Pays::Anyway && locked.ledger().has_lost();
     drop(locked);
+    if has_lost && let Err(errno) = guard::thaw_all() {
+        tracing::debug!(%errno, "frozen memory that does not pay is not thawed");
+    }
     match pagemap.way() {
         ScanWay::Ioctl => shared.tending.took((taken, owed), worked, tended),
         ScanWay::Entries => shared.tending.took_perhaps((taken, owed), worked, tended),

@@ -133,6 +133,11 @@ impl Contents {
         }
     }
 
+    /// Forgets an extent.
+    pub(super) fn forget(&mut self, extent: u32) {
+        self.retain(|known| known != extent);
+    }
+
     /// Keeps only the extents for which `is_kept` returns true.
     pub(super) fn retain(&mut self, mut is_kept: impl FnMut(u32) -> bool) {
         let mut kept = 0;

@@ -12,14 +12,16 @@
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use palimpsest_sys::memory::extent::FileId;
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::memory::traits::is_locked;
 use palimpsest_sys::pages::apart::FlagReader;
 use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, ScanWay, Wanted};
-use palimpsest_sys::pages::vmas::{Detail, Label, Vma, VmasError};
+use palimpsest_sys::pages::vmas::{Detail, Label, Vma, VmaFlags, VmasError};
 
 use super::budget::Stopped;
+use super::frozen_map::FrozenMap;
 use super::piece::PIECE;
 use super::places::Places;
 use super::records::Excluded;
@@ -37,6 +39,8 @@ const MOST_SAMPLED: usize = 24;
 const MOST_ASKED: usize = 16;
 /// Mappings that may be added while a page is apart.
 const MAPPINGS: usize = 16;
+/// Mappings that an extent may have besides.
+const MOST_OF_AN_EXTENT: usize = 4;
 /// One part in this many of the memory may be left out of a plan.
 const LITTLE: usize = 32;
 
@@ -80,17 +84,18 @@ struct Sample {
 /// 2. The excluded memory contains what the calling thread uses.
 pub(super) unsafe fn glance(
     tables: &mut Tables<'_>,
-    pagemap: &Pagemap,
+    (pagemap, map): (&Pagemap, &FrozenMap),
     (least, mappings): (usize, usize),
     anonymous: usize,
 ) -> Result<Seen, Stopped> {
     // Only where the kernel tells of each mapping can it be seen whether one is whole again.
     let Ok(places @ Places::Asked(_)) = Places::open() else { return Ok(Seen::TooLittle) };
-    // The figures of frozen memory are not sampled; and who reads entries does not know huge pages.
-    if !tables.extents.is_empty() || mappings < MAPPINGS || pagemap.way() != ScanWay::Ioctl {
+    // Who reads entries does not know huge pages.
+    if mappings < MAPPINGS || pagemap.way() != ScanWay::Ioctl {
         return Ok(Seen::TooLittle);
     }
-    match tables.vmas.read_most(Detail::Places, MOST_LISTED) {
+    // Frozen memory is not looked at, but has mappings.
+    match tables.vmas.read_most(Detail::Places, MOST_LISTED + MOST_OF_AN_EXTENT * tables.extents.len()) {
         Err(VmasError::TooMany(_)) => return Ok(Seen::TooLittle),
         other => other?,
     }
@@ -105,6 +110,13 @@ pub(super) unsafe fn glance(
     for index in 0..tables.vmas.len() {
         let vma = tables.vmas[index];
         let span = Span::from(vma.range());
+        if tables.held(FileId { device: vma.device, inode: vma.inode }).is_some() {
+            // Its flags are what the map says. What that does not know counts as what must not be replaced.
+            let known = map.first(span).filter(|(part, entry)| *part == span && entry.key() == 0);
+            let flags = known.and_then(|(_, entry)| entry.flags()).unwrap_or(VmaFlags::LOCKED);
+            tables.vmas.all_mut()[index].flags = flags;
+            continue;
+        }
         if !may_be_frozen(&vma) {
             if is_told(&vma) {
                 let bytes = count_pages(pagemap, span, Wanted::Written, &mut |_| ())?;

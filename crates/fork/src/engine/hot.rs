@@ -346,6 +346,12 @@ impl HotPieces {
         self.count();
     }
 
+    /// Ends a pass between rounds that has repaired: it counts as a round, but has frozen no piece that was huge.
+    pub(super) fn end_pass(&mut self) {
+        self.round += 1;
+        self.count();
+    }
+
     /// Whether `span` is a piece that rests.
     pub(super) fn rests(&self, span: Span) -> bool {
         self.place(span).is_ok_and(|place| self.is_at_rest(&self.all[place]))

@@ -91,6 +91,8 @@ pub(crate) struct Ledger {
     losses: u32,
     /// The repair of which a part was made, if there is one.
     bought: Option<Bought>,
+    /// The pass under way that repairs in slices, if there is one.
+    pass: Option<Pass>,
     pub(super) prices: Prices,
     /// The pieces that are left alone.
     pub(super) hot: HotPieces,
@@ -125,6 +127,15 @@ struct Bought {
     typical: u64,
     /// How many huge pages its parts have made.
     huge: usize,
+}
+
+/// A pass over frozen memory that repairs it in slices.
+#[derive(Clone, Copy, Debug)]
+struct Pass {
+    /// How long it has taken so far.
+    taken: u64,
+    /// How long a fork took before it.
+    typical: u64,
 }
 
 /// Whether a piece that was asked for rests.
@@ -186,6 +197,7 @@ impl Ledger {
             spent: 0,
             losses: 0,
             bought: None,
+            pass: None,
             prices,
             hot,
             huge: Supply::new(),
@@ -264,7 +276,7 @@ impl Ledger {
 
     /// Returns the debt at which a look follows, or, after a look, a repair.
     pub(crate) fn price(&self) -> u64 {
-        if self.bought.is_some() {
+        if self.bought.is_some() || self.pass.is_some() {
             return 0;
         }
         let price = if self.quote == 0 { self.look.max(1) } else { self.quote };
@@ -298,7 +310,7 @@ impl Ledger {
     pub(crate) fn froze(&mut self, bytes: usize, looked: u64, taken: u64, frozen: Memory) {
         self.account.froze(taken);
         self.prices.froze(bytes, taken);
-        self.bought = None;
+        (self.bought, self.pass) = (None, None);
         (self.debt, self.clean, self.quote, self.look) = (0, 0, 0, looked);
         (self.scale, self.patience, self.before_repair) = (SCALE, 1, 0);
         (self.frozen, self.floor, self.forks, self.spent, self.losses) = (frozen, 0, 0, 0, 0);
@@ -394,7 +406,7 @@ impl Ledger {
     /// Begins a child's account: the debt was the parent's.
     pub(crate) const fn inherited(&mut self) {
         self.account = Account::NEW;
-        (self.debt, self.bought) = (0, None);
+        (self.debt, self.bought, self.pass) = (0, None, None);
         self.drops_plan();
     }
 
@@ -428,6 +440,41 @@ impl Ledger {
         self.spent = self.spent.saturating_add(taken);
     }
 
+    /// Notes a slice that took `taken`, and froze `refrozen` mappings again. Returns whether it is a part of a repair: a
+    /// pass is one from there on. It goes on to its end, with a slice at each fork, and comes by everything once.
+    pub(crate) fn repaired_in_slice(&mut self, taken: u64, refrozen: usize) -> bool {
+        let first = (refrozen > 0).then_some(Pass { taken: 0, typical: self.typical });
+        let Some(pass) = self.pass.or(first) else { return false };
+        self.pass = Some(Pass { taken: pass.taken.saturating_add(taken), ..pass });
+        self.spent = self.spent.saturating_add(taken);
+        true
+    }
+
+    /// Ends such a pass before its time.
+    pub(crate) fn breaks_off(&mut self) {
+        if let Some(pass) = self.pass.take() {
+            (self.look, self.quote) = (pass.taken.max(1), 0);
+        }
+    }
+
+    /// Notes the end of such a pass, and what is frozen now. The next one is expected to take as long.
+    pub(crate) fn passed(&mut self, frozen: Memory) {
+        let Some(Pass { typical, .. }) = self.pass else { return };
+        self.breaks_off();
+        self.hot.end_pass();
+        let own = self.floor.saturating_mul(self.forks);
+        self.ends_repair(self.spent.saturating_sub(own), frozen);
+        (self.debt, self.before_repair) = (0, typical);
+    }
+
+    /// Notes what forks and repairs have cost since the last repair, beyond what forks without writes would have, and
+    /// begins anew.
+    fn ends_repair(&mut self, cost: u64, frozen: Memory) {
+        let is_lost = cost > self.forks.saturating_mul(self.saved());
+        self.losses = if is_lost { self.losses + 1 } else { 0 };
+        (self.forks, self.spent, self.frozen) = (0, 0, frozen);
+    }
+
     /// Notes a finished repair.
     pub(crate) fn repaired(&mut self, repair: Repair) {
         let Repair { quote, looked, worked, froze, fresh, huge, frozen } = repair;
@@ -436,10 +483,8 @@ impl Ledger {
         // Not the debt, which leaves out what no repair can remove: thawing could remove it.
         let own = self.floor.saturating_add(fresh).saturating_mul(self.forks);
         let cost = self.spent.saturating_sub(own).saturating_add(looked).saturating_add(worked.saturating_sub(froze));
-        let is_lost = cost > self.forks.saturating_mul(self.saved());
-        self.losses = if is_lost { self.losses + 1 } else { 0 };
+        self.ends_repair(cost, frozen);
         (self.debt, self.quote, self.look) = (0, 0, looked.max(1));
-        (self.forks, self.spent, self.frozen) = (0, 0, frozen);
         self.scale = corrected(self.scale, whole.quote, whole.worked.saturating_add(worked));
         (self.before_repair, self.is_clean_anew) = (whole.typical, whole.huge + huge > 0);
     }
@@ -494,7 +539,7 @@ impl Ledger {
 
     /// Notes that nothing is frozen any more.
     pub(crate) fn thawed(&mut self) {
-        (self.debt, self.quote, self.before_repair, self.bought) = (0, 0, 0, None);
+        (self.debt, self.quote, self.before_repair, self.bought, self.pass) = (0, 0, 0, None, None);
         (self.frozen, self.forks, self.spent, self.losses) = (Memory::default(), 0, 0, 0);
     }
 }

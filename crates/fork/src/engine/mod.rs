@@ -5,7 +5,7 @@
 //! | `round` | what happens while the process is held still: inventory, plan, repair, freeze |
 //! | `glance` | a look at samples of large memory, for a plan |
 //! | `slice`, `gather` | the freeze in slices; its first step where asked for: pieces become huge pages where they are, which pays sooner |
-//! | `tender` | between forks: what makes the next one long, one slice at a time |
+//! | `tender`, `refreeze` | between forks: what makes the next one long, one slice at a time |
 //! | `mending`, `errands` | huge pages of ours that were split; who asks for new ones: the thread, or a deputy |
 //! | `settle`, `own` | figures and the published map; memory of ours that stays as it is |
 //! | `registry`, `statistics`, `trials` | a process's one set of tables, its lock, and figures that anybody may read |
@@ -51,6 +51,7 @@ mod plan;
 mod prices;
 pub(crate) mod progress;
 mod records;
+mod refreeze;
 pub(crate) mod registry;
 mod repair;
 pub(crate) mod round;

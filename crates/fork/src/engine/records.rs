@@ -113,6 +113,16 @@ impl Held {
         }
     }
 
+    /// Begins to count what its mappings show.
+    pub(super) const fn hide(&mut self) {
+        self.mapped = 0;
+    }
+
+    /// Notes that a mapping of it shows `shown` bytes more, and `hidden` fewer.
+    pub(super) const fn maps(&mut self, shown: usize, hidden: usize) {
+        self.mapped = (self.mapped + shown).saturating_sub(hidden);
+    }
+
     /// Notes where a mapping of it lies: elsewhere than the memory it was made of, if the program has moved it.
     pub(super) fn place(&mut self, vma: &Vma) {
         if vma.start < self.origin.start || vma.end > self.origin.end {

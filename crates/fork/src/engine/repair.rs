@@ -59,6 +59,10 @@ pub(super) struct Repairer<'a, 't> {
     pub(super) pagemap: &'a Pagemap,
     pub(super) budget: &'a mut Budget,
     pub(super) repaired: Repaired,
+    /// How much is copied at a time, at most: a piece, or an even part of one.
+    pub(super) part: usize,
+    /// The first piece that was left for lack of time.
+    pub(super) left: Option<usize>,
 }
 
 /// What to repair.
@@ -114,11 +118,11 @@ impl Repairer<'_, '_> {
     ///
     /// 1. As [`repair_all`](Self::repair_all).
     /// 2. The subject's mapping is a private one of its extent.
-    unsafe fn repair_mapping(&mut self, mut subject: Subject) -> Result<(), Stopped> {
+    pub(super) unsafe fn repair_mapping(&mut self, mut subject: Subject) -> Result<(), Stopped> {
         let whole = Span::from(subject.vma.range());
         self.tables.runs.clear();
         let mut result = Ok(());
-        for piece in whole.cut(PIECE) {
+        for piece in whole.cut(self.part) {
             // SAFETY: 1. is this function's own. 2. the piece is in the mapping (2).
             let taken = unsafe { self.take_written(&mut subject, piece) };
             if taken.is_err() {
@@ -129,6 +133,7 @@ impl Repairer<'_, '_> {
             result = result.and(taken);
             if self.budget.has_left() {
                 // Leaves this piece and those behind it to another round.
+                self.left = Some(piece.start);
                 if self.tables.runs.push(Span::new(piece.start, whole.end)).is_err() {
                     self.tables.runs.clear();
                     // There is room for one.

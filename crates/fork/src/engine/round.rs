@@ -11,6 +11,7 @@ use super::copy::{Counts, Freezer, extent_len};
 use super::frozen_map::Entry;
 use super::glance::{Seen, glance};
 use super::mending;
+use super::piece::PIECE;
 use super::plan::{Expected, Planner};
 use super::prices::Memory;
 use super::records::{Excluded, Held};
@@ -186,7 +187,7 @@ impl Round<'_, '_> {
             let limits = (least, self.headroom.mappings);
             // SAFETY: 1. is (1), and `hazards::may_move_pages` of whoever asks for a glance. 2. as the caller of `play`
             // has seen to.
-            let seen = unsafe { glance(self.tables, self.pagemap, limits, anonymous) };
+            let seen = unsafe { glance(self.tables, (self.pagemap, self.shared.map), limits, anonymous) };
             // What kept it from looking at samples need not keep everything from being looked at.
             if !matches!(seen, Ok(Seen::Enough)) {
                 return Err(Early::Unclear);
@@ -241,7 +242,8 @@ impl Round<'_, '_> {
         let pagemap = self.pagemap;
         let scope = if mode == Mode::Forget { Scope::Erased } else { Scope::All };
         let repaired = Repaired::default();
-        let mut repairer = Repairer { tables: self.tables, pagemap, budget: &mut budget, repaired };
+        let mut repairer =
+            Repairer { tables: self.tables, pagemap, budget: &mut budget, repaired, part: PIECE, left: None };
         // SAFETY: 1. is this function's own.
         let repair = unsafe { repairer.repair_all(scope) };
         done.repaired = repairer.repaired;

@@ -8,6 +8,7 @@ use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::vmas::{Detail, Label, Vma};
 
 use super::frozen_map::{Entry, FrozenMap};
+use super::places::Places;
 use super::prices::Memory;
 use super::records::{Held, frozen};
 use super::registry::Shared;
@@ -26,6 +27,8 @@ pub(super) fn settle(tables: &mut Tables<'_>, shared: &Shared) -> Memory {
     shared.map.begin_epoch();
     let is_read = tables.vmas.read(Detail::Places).is_ok();
     tables.extents.iter_mut().for_each(Held::look_again);
+    // What is shown is counted anew below.
+    tables.extents.iter_mut().filter(|_| is_read).for_each(Held::hide);
     if !is_read {
         shared.map.doubt();
         shared.origins.doubt();
@@ -75,6 +78,7 @@ pub(super) fn publish(tables: &mut Tables<'_>, shared: &Shared, id: FileId, show
     shared.map.sort();
     shared.origins.add(held.serial, held.origin);
     let bytes: usize = shown.iter().map(|span| span.len()).sum();
+    held.maps(bytes, 0);
     shared.statistics.count_round();
     shared.statistics.frozen(shared.statistics.frozen_bytes() + bytes, tables.extents.len());
 }
@@ -94,12 +98,66 @@ pub(super) fn withdraw(tables: &mut Tables<'_>, shared: &Shared, extents: &[u32]
     shared.statistics.frozen(shared.statistics.frozen_bytes().saturating_sub(bytes), kept);
 }
 
+/// Whether there is room for what slices publish.
+pub(super) fn has_room(shared: &Shared) -> bool {
+    shared.map.has_room() && shared.origins.has_room()
+}
+
+/// Makes map, tables and figures agree with what is at `span` by now: a mapping of extent `before`, or of another one,
+/// or anonymous memory. Reads no other mapping.
+pub(super) fn resettle(tables: &mut Tables<'_>, shared: &Shared, places: &Places, span: Span, before: FileId) {
+    shared.statistics.count_round();
+    shared.map.begin_epoch();
+    let Some(old) = tables.held(before).map(|held| held.serial) else { return shared.map.doubt() };
+    let (mut at, mut hidden, mut thawed, mut told) = (span.start, 0, 0, None);
+    while at < span.end {
+        let Ok(Some(vma)) = places.look_above(&tables.vmas, at) else { return shared.map.doubt() };
+        let part = Span::from(vma.range()).intersection(span);
+        if part.is_empty() {
+            return shared.map.doubt();
+        }
+        at = part.end;
+        match tables.held(FileId { device: vma.device, inode: vma.inode }) {
+            Some(held) if held.serial == old => continue,
+            Some(held) => {
+                held.maps(part.len(), 0);
+                let (serial, origin, entry) =
+                    (held.serial, held.origin, Entry::new(vma.permissions, held.flags, held.serial));
+                if told != Some(serial) {
+                    shared.origins.add(serial, origin);
+                }
+                told = Some(serial);
+                if !shared.map.add(part, entry) {
+                    return shared.map.doubt();
+                }
+            }
+            None => {
+                shared.map.thaw(part);
+                thawed += part.len();
+            }
+        }
+        hidden += part.len();
+    }
+    shared.map.sort();
+    if let Some(held) = tables.held(before) {
+        held.maps(0, hidden);
+    }
+    if shared.map.find(|_, entry| entry.extent() == Some(old)).is_none() {
+        tables.forget_extent(before);
+    }
+    if thawed > 0 {
+        tables.ledger.no_longer_frozen(thawed, tables.extents.len());
+    }
+    shared.statistics.frozen(shared.statistics.frozen_bytes().saturating_sub(thawed), tables.extents.len());
+}
+
 /// Returns the entry of a mapping; `None` if it is neither frozen nor of a snapshot.
 fn entry_of(tables: &mut Tables<'_>, vma: &Vma) -> Option<Entry> {
     match tables.held(FileId { device: vma.device, inode: vma.inode }) {
         Some(held) => {
             held.seen = true;
             held.place(vma);
+            held.maps(vma.range().len(), 0);
             let entry = Entry::new(vma.permissions, held.flags, held.serial);
             Some(if held.is_erased { entry.erased() } else { entry })
         }

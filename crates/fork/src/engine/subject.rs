@@ -64,6 +64,11 @@ impl Subject {
         })
     }
 
+    /// Returns which file it shows.
+    pub(super) const fn id(&self) -> FileId {
+        FileId { device: self.vma.line.device, inode: self.vma.line.inode }
+    }
+
     /// Returns the address of the extent's offset 0: below the mapping, since offsets are small.
     pub(super) const fn base(&self) -> usize {
         self.vma.line.start.wrapping_sub(self.vma.line.offset as usize)

@@ -168,6 +168,14 @@ impl<'a> Tables<'a> {
         Ok(())
     }
 
+    /// Forgets an extent that has no mapping any more.
+    pub(super) fn forget_extent(&mut self, id: FileId) {
+        let Ok(place) = self.extents.binary_search_by_key(&key(id), Held::key) else { return };
+        self.contents.forget(self.extents[place].serial);
+        self.extents[place..].rotate_left(1);
+        self.extents.truncate(self.extents.len() - 1);
+    }
+
     /// Returns the populated bytes of all eligible memory.
     pub(super) fn eligible_bytes(&self) -> usize {
         self.eligible.iter().map(|one| one.populated).sum()

@@ -1,5 +1,5 @@
 //! One slice between forks, while the process is held still: mends split huge pages, and makes huge pages of frozen
-//! pieces that were written to.
+//! pieces that were written to, or [freezes them again](super::refreeze).
 //!
 //! The table of hot pieces and the map tell what there is; each piece is looked at again before it is touched.
 
@@ -20,6 +20,9 @@ use super::huge::{Asked, suits};
 use super::mending::{Mended, mend};
 use super::piece::PIECE;
 use super::places::Places;
+use super::prices::Memory;
+use super::records::frozen;
+use super::refreeze::Refrozen;
 use super::registry::Shared;
 use super::runs::PieceRuns;
 use super::settle::withdraw;
@@ -46,6 +49,31 @@ pub(crate) struct Tender<'a, 't> {
     pub(crate) started: WallMoment,
 }
 
+/// What a slice comes to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Played {
+    pub(crate) tended: Tended,
+    /// Pieces and mappings done.
+    pub(crate) worked: usize,
+    /// Those of them that were frozen again.
+    pub(crate) refrozen: usize,
+    pub(crate) pass: Pass,
+}
+
+/// How far a pass is that freezes again what was written to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pass {
+    /// It is under way, or does no such thing.
+    UnderWay,
+    /// It has come by everything. This is frozen now.
+    Over(Memory),
+}
+
+impl Played {
+    /// There was nothing to do.
+    pub(crate) const NOTHING: Self = Self { tended: Tended::Done, worked: 0, refrozen: 0, pass: Pass::UnderWay };
+}
+
 /// What became of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Did {
@@ -58,7 +86,7 @@ enum Did {
 }
 
 impl Tender<'_, '_> {
-    /// Plays the slice. Returns how far it came, and how many pieces it has done. The caller has blocked signals, which
+    /// Plays the slice. The caller has blocked signals, which
     /// `_blocked` proves, holds other threads still, and has [excluded](super::own::exclude) what they use. Nothing
     /// here uses the heap.
     ///
@@ -66,9 +94,11 @@ impl Tender<'_, '_> {
     ///
     /// 1. No other thread runs, and none is started; the kernel writes to none of the memory on behalf of earlier
     ///    requests.
-    pub(crate) unsafe fn play(mut self, _blocked: &Blocked) -> Result<(Tended, usize), Stopped> {
+    pub(crate) unsafe fn play(mut self, _blocked: &Blocked) -> Result<Played, Stopped> {
         let tending = &self.shared.tending;
-        let Pause::Within(time) = self.options.pause else { return Ok((Tended::Done, 0)) };
+        let Pause::Within(time) = self.options.pause else {
+            return Ok(Played::NOTHING);
+        };
         let mut at = tending.at();
         if at == 0 {
             self.tables.ledger.begin_pass(self.options.pays);
@@ -76,35 +106,57 @@ impl Tender<'_, '_> {
         self.tables.ledger.hot.look_by(tending.sight(self.pagemap.way()));
         self.places.begin(&mut self.tables.vmas)?;
         let mut budget = Budget::new(tending.mappings());
-        let (mut worked, mut made, mut in_a_row) = (0, 0, 0);
+        let (mut worked, mut made, mut refrozen, mut in_a_row, mut pass) = (0, 0, 0, 0, Pass::UnderWay);
         let mut left = ArrayVec::<u32, MOST_LEFT>::new();
+        self.make_room();
+        let is_any_to_go = self.is_any_to_go();
         let outcome = loop {
-            if !self.tables.ledger.huge.is_open() || self.shared.map.is_in_doubt() {
+            let refreezes = self.refreezes();
+            if !(refreezes || self.tables.ledger.huge.is_open()) || self.shared.map.is_in_doubt() {
                 break Tended::Done;
             }
-            let (piece, kind) = match self.next(at, time)? {
+            let (piece, kind) = match self.next(at, time, is_any_to_go)? {
                 Next::Piece(piece, kind) => (piece, kind),
                 Next::Later { at } => break Tended::More { at },
-                Next::Nothing => break tending.end_of_pass(),
+                Next::Nothing => {
+                    if refreezes {
+                        pass = Pass::Over(frozen(self.tables.extents));
+                    }
+                    break tending.end_of_pass();
+                }
             };
-            if !tending.fits(worked, self.started.elapsed(), time) {
-                break Tended::More { at: piece.start };
-            }
-            if left.remaining_capacity() < MOST_PARTS {
-                break Tended::More { at: piece.start };
+            let has_room = left.remaining_capacity() >= MOST_PARTS;
+            if !(has_room && tending.fits(worked, self.started.elapsed(), time)) {
+                // A piece may begin below what is done.
+                break Tended::More { at: piece.start.max(at) };
             }
             let before = CpuMoment::now();
+            let is_open = self.tables.ledger.huge.is_open();
             let did = match kind {
                 Kind::Huge(place) => self.mend(place),
                 // SAFETY: 1. is this function's own.
-                Kind::Frozen => unsafe { self.make(piece, &mut budget, &mut left) },
+                Kind::Frozen { .. } if is_open => unsafe { self.make(piece, &mut budget, &mut left) },
+                Kind::Frozen { .. } => Ok(Did::Nothing),
             };
-            let did = match did {
-                Ok(did) => did,
-                // Publish what was made so far in any case.
-                Err(_) => break Tended::Done,
-            };
+            // Publish what was made so far in any case.
+            let Ok(mut did) = did else { break Tended::Done };
             at = piece.end;
+            let is_made = did == Did::Work && matches!(kind, Kind::Frozen { .. });
+            if let Kind::Frozen { written } = kind
+                && did == Did::Nothing
+                && refreezes
+            {
+                // SAFETY: 1. is this function's own.
+                match unsafe { self.refreeze(written, &mut budget, time) } {
+                    Ok(Refrozen::Upto(end)) => (at, did, refrozen) = (end, Did::Work, refrozen + 1),
+                    Ok(Refrozen::Left(from)) => {
+                        (worked, refrozen) = (worked + 1, refrozen + 1);
+                        break Tended::More { at: from };
+                    }
+                    Ok(Refrozen::Untouched(end)) => at = end,
+                    Err(_) => break Tended::Done,
+                }
+            }
             in_a_row = if did == Did::Waits { in_a_row + 1 } else { 0 };
             if did == Did::Waits {
                 tending.note_child();
@@ -122,7 +174,7 @@ impl Tender<'_, '_> {
                 Did::Work => {
                     tending.took_piece(before.elapsed());
                     worked += 1;
-                    made += usize::from(kind == Kind::Frozen);
+                    made += usize::from(is_made);
                 }
             }
         };
@@ -130,13 +182,14 @@ impl Tender<'_, '_> {
         if !left.is_empty() {
             withdraw(self.tables, self.shared, &left, made * PIECE);
         }
-        Ok((outcome, worked))
+        Ok(Played { tended: outcome, worked, refrozen, pass })
     }
 
     /// Returns the next piece from `at` on that may need work. Searching takes time as well: searches at least one
     /// window.
-    fn next(&self, at: usize, time: Duration) -> Result<Next, PagemapError> {
-        let hot = self.tables.ledger.hot.next_huge(at);
+    fn next(&mut self, at: usize, time: Duration, is_any_to_go: bool) -> Result<Next, PagemapError> {
+        let is_open = self.tables.ledger.huge.is_open();
+        let hot = self.tables.ledger.hot.next_huge(at).filter(|_| is_open);
         let mut from = at;
         let frozen = loop {
             let end = hot.map_or(usize::MAX, |(_, piece)| piece.start);
@@ -153,18 +206,22 @@ impl Tender<'_, '_> {
             if entry.extent().is_none() {
                 continue;
             }
-            let mut written = None;
-            self.pagemap.scan(part.range(), Wanted::Written, &mut |run| {
-                written = Some(run.start);
-                ControlFlow::Break(())
-            })?;
+            let mut written = (is_any_to_go && self.is_to_go(part.start)).then_some(part.start);
+            if written.is_none() {
+                self.pagemap.scan(part.range(), Wanted::Written, &mut |run| {
+                    written = Some(run.start);
+                    ControlFlow::Break(())
+                })?;
+            }
             if let Some(written) = written {
-                let start = written & !(PIECE - 1);
-                break Some(Span::new(start, start + PIECE));
+                break Some(written);
             }
         };
         // A piece that begins below `at` is done already.
-        let frozen = frozen.map(|piece| Next::Piece(piece, Kind::Frozen));
+        let frozen = frozen.map(|written| {
+            let start = written & !(PIECE - 1);
+            Next::Piece(Span::new(start, start + PIECE), Kind::Frozen { written })
+        });
         let hot = hot.map(|(place, piece)| Next::Piece(piece, Kind::Huge(place)));
         Ok(frozen.or(hot).unwrap_or(Next::Nothing))
     }
@@ -230,7 +287,10 @@ impl Tender<'_, '_> {
             return Ok(Did::Nothing);
         }
         self.shared.map.thaw(piece);
-        for subject in &subjects {
+        for (subject, part) in subjects.iter().zip(&parts) {
+            if let Some(held) = self.tables.held(subject.id()) {
+                held.maps(0, part.len());
+            }
             if !left.contains(&subject.serial) {
                 left.push(subject.serial);
             }
@@ -283,5 +343,8 @@ enum Kind {
     /// A huge page, at this place of the table.
     Huge(usize),
     /// Frozen, and written to.
-    Frozen,
+    Frozen {
+        /// The first page that was written, or that must leave its extent.
+        written: usize,
+    },
 }

@@ -1,0 +1,103 @@
+//! Freezes written memory again between forks, one mapping at a time.
+//!
+//! A repair looks at all mappings, which the kernel does not divide, and so takes longer than a slice may. A slice asks
+//! for one mapping, and scans its page tables: its rights are the kernel's answer, its flags what the map says.
+
+use palimpsest_sys::memory::extent::FileId;
+use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::memory::traits::is_locked;
+use palimpsest_sys::pages::vmas::Vma;
+
+use super::budget::{Budget, Stopped, Time};
+use super::places::Places;
+use super::repair::{Repaired, Repairer};
+use super::settle::{has_room, resettle, settle};
+use super::subject::Subject;
+use super::tender::Tender;
+use crate::clock::{WallMoment, nanos};
+
+/// What is copied at a time: a piece takes longer than a slice of the usual length.
+const PART: usize = 256 << 10;
+
+/// What became of a frozen mapping.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Refrozen {
+    /// Nothing that was written is left in it, up to here.
+    Upto(usize),
+    /// The time was up: there is more from here on.
+    Left(usize),
+    /// It is left alone, up to here.
+    Untouched(usize),
+}
+
+impl Tender<'_, '_> {
+    /// Whether mappings can be frozen again one at a time: not where they must be listed.
+    pub(super) fn refreezes(&self) -> bool {
+        matches!(self.places, Places::Asked(_)) && has_room(self.shared)
+    }
+
+    /// Whether an extent is mapped that should have no mapping any more.
+    pub(super) fn is_any_to_go(&self) -> bool {
+        self.tables.extents.iter().any(|held| held.is_to_go())
+    }
+
+    /// Whether the frozen mapping at `address` must be moved off its extent.
+    pub(super) fn is_to_go(&mut self, address: usize) -> bool {
+        let Some(vma) = self.places.next_above(&self.tables.vmas, address) else { return false };
+        self.tables.held(FileId { device: vma.device, inode: vma.inode }).is_some_and(|held| held.is_to_go())
+    }
+
+    /// Freezes again what was written to in the mapping at `address`, until so many nanoseconds have passed since the
+    /// slice began; one piece in any case.
+    ///
+    /// # Safety
+    ///
+    /// 1. As [`play`](Self::play).
+    pub(super) unsafe fn refreeze(
+        &mut self,
+        address: usize,
+        budget: &mut Budget,
+        most: std::time::Duration,
+    ) -> Result<Refrozen, Stopped> {
+        let vma = self.places.next_above(&self.tables.vmas, address).filter(|vma| vma.start <= address);
+        let Some(vma) = vma else { return Ok(Refrozen::Untouched(address + rustix::param::page_size())) };
+        let (span, id) = (Span::from(vma.range()), FileId { device: vma.device, inode: vma.inode });
+        let Some(subject) = self.whole(&vma) else { return Ok(Refrozen::Untouched(span.end)) };
+        let is_resting = self.tables.ledger.hot.rests(span);
+        if is_resting || self.pagemap.has_guards(span.range()) || is_locked(span) {
+            return Ok(Refrozen::Untouched(span.end));
+        }
+        // The last part, and what is renewed behind it, take some time as well.
+        let left = nanos(most).saturating_sub(self.started.elapsed()) / 2;
+        let mut own = Budget::new(budget.mappings()).within(Time::For { nanos: left, since: WallMoment::now() });
+        let (tables, pagemap, repaired) = (&mut *self.tables, self.pagemap, Repaired::default());
+        let mut repairer = Repairer { tables, pagemap, budget: &mut own, repaired, part: PART, left: None };
+        // SAFETY: 1. is (1). 2. the kernel has just told that it is a private mapping of the extent.
+        let outcome = unsafe { repairer.repair_mapping(subject) };
+        let left = repairer.left;
+        *budget = Budget::new(own.mappings());
+        resettle(self.tables, self.shared, self.places, span, id);
+        outcome?;
+        Ok(left.map_or(Refrozen::Upto(span.end), Refrozen::Left))
+    }
+
+    /// Returns a mapping of an extent if the map knows all of it, and it may be replaced.
+    fn whole(&mut self, vma: &Vma) -> Option<Subject> {
+        let span = Span::from(vma.range());
+        let (_, entry) = self.shared.map.first(span).filter(|(part, _)| *part == span)?;
+        // The program may have given advice since the last round: only the map knows.
+        let flags = entry.flags().filter(|_| entry.key() == 0 && entry.permissions() == vma.permissions)?;
+        let id = FileId { device: vma.device, inode: vma.inode };
+        let is_its_own = self.tables.held(id).is_some_and(|held| entry.extent() == Some(held.serial));
+        // The page tables tell whether anything was written.
+        let vma = Vma { flags, anonymous: span.len(), ..*vma };
+        is_its_own.then(|| Subject::of(self.tables, &vma)).flatten()
+    }
+
+    /// Makes room in the map for what other slices add.
+    pub(super) fn make_room(&mut self) {
+        if !has_room(self.shared) {
+            settle(self.tables, self.shared);
+        }
+    }
+}

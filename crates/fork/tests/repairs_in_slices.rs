@@ -1,0 +1,194 @@
+//! Repairs of frozen memory in slices of no time, each of which does the least that it may. The kernel's list with the
+//! figures of all mappings, which takes long, is out of reach meanwhile.
+
+mod common;
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::ops::{ControlFlow, Range};
+use std::time::Duration;
+
+use common::{Memory, freeze, guarded, in_child, kernels, page, play, skip, slice};
+use palimpsest_fork::{ExtentLen, Measure, Options, Pause, Stage, guard, status};
+use palimpsest_sys::pages::pagemap::{Pagemap, Wanted};
+use palimpsest_sys::pages::vmas::{Detail, Label, VmaFlags, Vmas};
+
+const MIB: usize = 1 << 20;
+/// What a slice copies at most, if it has no time.
+const PART: usize = 256 << 10;
+
+fn in_slices() -> Options {
+    Options::new().measure(Measure::Nothing).pause(Pause::Within(Duration::ZERO))
+}
+
+/// Returns frozen memory in extents of 4 MiB, which slices repair from now on.
+fn frozen(len: usize) -> Memory {
+    if kernels::is_old() {
+        skip("before Linux 6.11 all mappings are listed");
+    }
+    let memory = Memory::apart(len);
+    memory.fill(0..len, 1);
+    freeze(&Options::new().measure(Measure::Nothing).extent(ExtentLen::Bytes(4 * MIB)));
+    freeze(&in_slices());
+    while slice().stage == Stage::UnderWay {}
+    assert!(memory.is_frozen());
+    // All entries are there, so that a write makes the next forks dear.
+    assert!(memory.holds(0..len, 1));
+    (0..4).for_each(|_| assert_eq!(in_child(|| 0), 0));
+    memory
+}
+
+/// Puts an empty file in the place of the list with figures.
+fn hide_figures() {
+    const LIST: &std::ffi::CStr = c"/proc/thread-self/smaps";
+    let (none, private) = (std::ptr::null(), libc::MS_REC | libc::MS_PRIVATE);
+    // SAFETY: paths and numbers; the scenario has a process of its own.
+    let is_hidden = unsafe {
+        libc::unshare(libc::CLONE_NEWNS) == 0
+            && libc::mount(none, c"/".as_ptr(), none, private, std::ptr::null()) == 0
+            && libc::mount(c"/dev/null".as_ptr(), LIST.as_ptr(), none, libc::MS_BIND, std::ptr::null()) == 0
+    };
+    if !is_hidden {
+        skip("mounting takes rights");
+    }
+    assert_eq!(std::fs::read("/proc/thread-self/smaps").expect("a file"), [0_u8; 0]);
+}
+
+/// Returns the numbers of the extents that are mapped in a range.
+fn extents(range: Range<usize>) -> BTreeSet<u64> {
+    let mut list = Vmas::with_capacity(1 << 12).expect("memory");
+    list.read(Detail::Places).expect("/proc");
+    let inside = list.iter().filter(|vma| vma.start < range.end && vma.end > range.start && vma.label == Label::Extent);
+    inside.map(|vma| vma.inode).collect()
+}
+
+/// Returns the bytes written since they were frozen.
+fn written(memory: &Memory) -> usize {
+    let mut bytes = 0;
+    let mut add = |run: Range<usize>| {
+        bytes += run.len();
+        ControlFlow::Continue(())
+    };
+    Pagemap::open_briefly().expect("/proc").scan(memory.range(), Wanted::Written, &mut add).expect("a scan");
+    bytes
+}
+
+/// Forks until `is_done`, and calls `between` after each.
+fn forks_until(mut between: impl FnMut(), is_done: impl Fn() -> bool) {
+    let is_done_at_last = (0..20_000).any(|_| {
+        assert_eq!(in_child(|| 0), 0);
+        between();
+        is_done()
+    });
+    assert!(is_done_at_last, "{:?}", status());
+}
+
+/// Fails on: a repair that looks at all mappings, or makes more than one part at a fork; bytes, advice or rights that
+/// are lost; a map that does not know what was frozen again.
+#[test]
+fn what_is_written_is_frozen_again_part_by_part() {
+    play("what_is_written_is_frozen_again_part_by_part", || {
+        let memory = frozen(24 * MIB);
+        guarded::madvise(&memory, 8 * MIB, 8 * MIB, libc::MADV_DONTDUMP).expect("advice");
+        hide_figures();
+        let mut salts = vec![1_u64; memory.len / page()];
+        // Single pages, all of some parts, and nothing.
+        let chosen = (0..salts.len()).filter(|index| index % 700 == 3 || (2000..2200).contains(index));
+        for index in chosen {
+            salts[index] = 2;
+            memory.fill(index * page()..(index + 1) * page(), 2);
+        }
+        let holds = |salts: &[u64]| {
+            let is_right = |(index, salt): (usize, &u64)| {
+                let range = index * page()..(index + 1) * page();
+                if *salt == 0 { memory.is_zero(range) } else { memory.holds(range, *salt) }
+            };
+            salts.iter().enumerate().all(is_right)
+        };
+        let mut before = written(&memory);
+        assert_eq!(before, salts.iter().filter(|salt| **salt == 2).count() * page());
+        let one_part = || {
+            let now = written(&memory);
+            assert!(before.saturating_sub(now) <= PART, "{before} to {now} bytes at one fork");
+            before = now;
+        };
+        forks_until(one_part, || status().repairs > 0 && written(&memory) == 0);
+        assert_eq!(in_child(|| i32::from(!holds(&salts))), 0);
+        assert!(memory.is_frozen() && holds(&salts));
+        // The next repair leaves alone what is shown as a whole.
+        let rest = || extents(memory.range().start..memory.range().end - 4 * MIB);
+        let before = rest();
+        let last = salts.len() - 1;
+        memory.fill(last * page()..(last + 1) * page(), 2);
+        forks_until(|| (), || status().repairs > 1 && written(&memory) == 0);
+        assert_eq!(rest(), before);
+        salts[last] = 2;
+        // What was there before is in files still: only the map tells guards to replace it.
+        let gone = 1999 * page()..2101 * page();
+        guarded::madvise(&memory, gone.start, gone.len(), libc::MADV_DONTNEED).expect("advice");
+        assert!(memory.is_zero(gone.clone()));
+        salts[1999..2101].fill(0);
+        assert!(holds(&salts));
+        // What is erased is in no file, whichever it was frozen in last.
+        let secret = memory.range().start + 2150 * page();
+        guard::forget(secret..secret + page()).expect("forgotten");
+        assert!(extents(secret..secret + page()).is_empty() && holds(&salts));
+        // SAFETY: the scenario's process has one thread; a path.
+        assert_eq!(unsafe { libc::umount(c"/proc/thread-self/smaps".as_ptr()) }, 0);
+        let mut list = Vmas::with_capacity(1 << 12).expect("memory");
+        list.read(Detail::Figures).expect("/proc");
+        let range = memory.range();
+        for vma in list.iter().filter(|vma| vma.start < range.end && vma.end > range.start) {
+            let is_advised = vma.flags.intersects(VmaFlags::DONT_DUMP);
+            let should_be = (8 * MIB..16 * MIB).contains(&(vma.start.max(range.start) - range.start));
+            assert_eq!(is_advised, should_be, "{vma:?}");
+        }
+    });
+}
+
+/// Fails on: memory of files that no mapping shows any more, and that stays with what they still show.
+#[test]
+fn files_that_are_hardly_shown_go_away() {
+    play("files_that_are_hardly_shown_go_away", || {
+        let memory = frozen(16 * MIB);
+        hide_figures();
+        let before = extents(memory.range());
+        assert_eq!(before.len(), 4);
+        for start in (0..memory.len).step_by(4 * MIB) {
+            memory.fill(start..start + 5 * MIB / 2, 2);
+        }
+        // A page that is written each time keeps repairs due.
+        let turn = Cell::new(2);
+        let write = || {
+            turn.set(turn.get() + 1);
+            memory.fill(0..page(), turn.get());
+        };
+        forks_until(write, || extents(memory.range()).is_disjoint(&before));
+        assert_eq!(status().extents, extents(0..usize::MAX).len(), "and nothing is known of them");
+        let is_right = |start: usize| {
+            memory.holds((start + page())..start + 5 * MIB / 2, 2)
+                && memory.holds(start + 5 * MIB / 2..start + 4 * MIB, 1)
+        };
+        assert!((0..memory.len).step_by(4 * MIB).all(is_right));
+    });
+}
+
+/// Fails on: memory that is frozen again and again although it is written to all the time; a part of it that is lost.
+#[test]
+fn what_is_written_all_the_time_is_left_alone() {
+    play("what_is_written_all_the_time_is_left_alone", || {
+        let memory = frozen(16 * MIB);
+        hide_figures();
+        let mut turn = 1;
+        let write = || {
+            turn += 1;
+            memory.fill(5 * MIB..6 * MIB, turn);
+        };
+        forks_until(write, || status().hot_pieces > 0);
+        assert!(memory.holds(5 * MIB..6 * MIB, turn));
+        assert!(memory.holds(0..5 * MIB, 1) && memory.holds(6 * MIB..memory.len, 1));
+        // It is one mapping to the program, whatever the kernel has made of it.
+        guarded::madvise(&memory, 0, memory.len, libc::MADV_DONTNEED).expect("advice");
+        assert!(memory.is_zero(0..memory.len));
+    });
+}
