@@ -161,13 +161,10 @@ fn why_no_list(locked: &mut Locked, options: &Options, budget: Duration) -> Resu
 /// Plans anew in place of a repair that is due, if slices have repaired all they can: what makes forks dear then is
 /// memory that has come since, which slices freeze or gather, too. Returns `None` otherwise.
 pub(crate) fn plan_anew(shared: &'static Shared) -> Option<Result<(), FreezeError>> {
-    let mut locked = shared.lock()?;
-    let (options, huge) = (locked.options(), locked.ledger().huge());
-    drop(locked);
+    let options = shared.lock()?.options();
     let Pause::Within(budget) = options.pause else { return None };
     let is_any_frozen = shared.statistics.frozen_bytes() > 0;
-    let is_repaired_in_slices = || huge == 0 && matches!(Places::open(), Ok(Places::Asked(_)));
-    if is_any_frozen && !is_repaired_in_slices() {
+    if is_any_frozen && !matches!(Places::open(), Ok(Places::Asked(_))) {
         return None;
     }
     let started = CpuMoment::now();

@@ -1,4 +1,5 @@
-//! Slices between forks: put what makes the next fork long into huge pages. See [`engine`](crate::engine).
+//! Slices between forks: put what makes the next fork long into huge pages, or freeze it again. See
+//! [`engine`](crate::engine).
 
 use std::time::Duration;
 
@@ -190,7 +191,7 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
     } else if is_shared {
         shared.progress.put_off(Duration::from_nanos(started.elapsed()));
     }
-    tracing::trace!(worked, micros = taken / 1000, ?tended, "put hot memory into huge pages");
+    tracing::trace!(worked, micros = taken / 1000, ?tended, "put hot memory into huge pages, or froze it again");
     Ok(())
 }
 

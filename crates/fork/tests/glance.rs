@@ -6,9 +6,10 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::{Memory, freeze, in_child, page, play, skip, slice};
+use common::{Memory, freeze, guarded, in_child, page, play, skip, slice};
 use palimpsest_fork::{Measure, Options, OtherThreads, Pause, Report, Skip, Stage};
 use palimpsest_sys::memory::calls;
+use palimpsest_sys::pages::vmas::{Detail, Vma, VmaFlags, Vmas};
 
 const MIB: usize = 1 << 20;
 
@@ -73,6 +74,38 @@ fn large_memory_is_planned_by_samples_with_the_flags_that_it_has() {
             i32::from(calls::is_all_mapped(unforked.range().into()) || !is_wiped || !plain.holds(0..plain.len, 1))
         });
         assert_eq!(status, 0);
+    });
+}
+
+/// Fails on: a look at everything because something is frozen; frozen memory that is planned again, or whose advice is
+/// forgotten.
+#[test]
+fn new_memory_beside_frozen_memory_is_planned_by_samples() {
+    play("new_memory_beside_frozen_memory_is_planned_by_samples", || {
+        needs_samples();
+        let old = Memory::apart(96 * MIB);
+        old.fill(0..old.len, 1);
+        freeze(&in_slices());
+        to_the_end();
+        guarded::madvise(&old, 0, 32 * MIB, libc::MADV_DONTDUMP).expect("advice");
+        let new = Memory::apart(96 * MIB);
+        new.fill(0..new.len, 2);
+        let report = freeze(&in_slices());
+        assert!(is_by_samples(&report), "{report}");
+        assert_eq!(report.progress.expect("in slices").planned_bytes, new.len, "{report}");
+        to_the_end();
+        assert!(old.is_frozen() && new.is_frozen() && old.holds(0..old.len, 1) && new.holds(0..new.len, 2));
+        // A page that is written makes a round replace what is around it.
+        old.set(8, 7);
+        freeze(&Options::new());
+        let mut list = Vmas::with_capacity(1 << 14).expect("memory");
+        list.read(Detail::Figures).expect("/proc");
+        let start = old.range().start;
+        let advised = |vma: &&Vma| vma.flags.intersects(VmaFlags::DONT_DUMP) && old.range().contains(&vma.start);
+        let bytes: usize = list.iter().filter(advised).map(|vma| vma.range().len()).sum();
+        assert_eq!(bytes, 32 * MIB);
+        let first = list.iter().find(|vma| vma.start == start).expect("mapped");
+        assert!(first.anonymous == 0 && first.flags.intersects(VmaFlags::DONT_DUMP), "{first:?}");
     });
 }
 

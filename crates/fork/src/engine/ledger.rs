@@ -440,8 +440,8 @@ impl Ledger {
         self.spent = self.spent.saturating_add(taken);
     }
 
-    /// Notes a slice that took `taken`, and froze `refrozen` mappings again. Returns whether it is a part of a repair: a
-    /// pass is one from there on. It goes on to its end, with a slice at each fork, and comes by everything once.
+    /// Notes a slice that took `taken`, and froze `refrozen` mappings again. Returns whether it is a part of a repair:
+    /// a pass is one from there on. It goes on to its end, with a slice at each fork, and comes by everything once.
     pub(crate) fn repaired_in_slice(&mut self, taken: u64, refrozen: usize) -> bool {
         let first = (refrozen > 0).then_some(Pass { taken: 0, typical: self.typical });
         let Some(pass) = self.pass.or(first) else { return false };

@@ -93,6 +93,48 @@ fn slices_in_the_place_of_a_repair_are_paid_for() {
     assert_eq!((ledger.debt(), ledger.is_due()), (0, false));
 }
 
+/// Fails on: a repair in slices that stops half-way for want of debt; a slice that repairs nothing, and makes each fork
+/// take another; a next repair that is begun for less than the last one took.
+#[test]
+fn a_repair_in_slices_goes_on_to_its_end_and_the_next_one_costs_as_much() {
+    let mut ledger = ledger(1000, 50);
+    (0..11).for_each(|_| ledger.forked(150));
+    assert!(ledger.is_due());
+    assert!(!ledger.repaired_in_slice(200, 0), "nothing was written so far");
+    assert_eq!(ledger.price(), 1000);
+    assert!(ledger.repaired_in_slice(2000, 1) && ledger.is_due());
+    ledger.forked(151);
+    assert!(ledger.repaired_in_slice(500, 0) && ledger.is_due(), "clean memory is looked at as well");
+    ledger.passed(FROZEN);
+    assert_eq!((ledger.debt(), ledger.price()), (0, 2500));
+    ledger.forked(140);
+    assert_eq!((ledger.patience, ledger.price()), (2, 5000), "nothing gained");
+    (0..100).for_each(|_| ledger.forked(150));
+    assert!(ledger.is_due() && ledger.repaired_in_slice(700, 1));
+    ledger.breaks_off();
+    assert_eq!(ledger.price(), 1400, "it will take that at least");
+    ledger.passed(FROZEN);
+    assert!(ledger.debt() > 0, "no repair was under way");
+}
+
+/// Fails on: repairs in slices that cost more than is saved, again and again.
+#[test]
+fn repairs_in_slices_that_cost_more_than_they_save_are_given_up() {
+    let mut ledger = ledger(1000, 50);
+    let dear = ledger.saved() * 4;
+    for round in 0..2 {
+        assert!(!ledger.has_lost(), "{round}");
+        (0..3).for_each(|_| ledger.forked(60));
+        assert!(ledger.repaired_in_slice(dear, 1));
+        ledger.passed(FROZEN);
+    }
+    assert!(ledger.has_lost());
+    (0..100).for_each(|_| ledger.forked(60));
+    assert!(ledger.repaired_in_slice(dear, 1));
+    ledger.passed(FROZEN);
+    assert!(!ledger.has_lost());
+}
+
 #[test]
 fn a_child_owes_nothing() {
     let mut ledger = ledger(100, 50);

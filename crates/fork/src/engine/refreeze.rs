@@ -3,17 +3,21 @@
 //! A repair looks at all mappings, which the kernel does not divide, and so takes longer than a slice may. A slice asks
 //! for one mapping, and scans its page tables: its rights are the kernel's answer, its flags what the map says.
 
+use std::time::Duration;
+
 use palimpsest_sys::memory::extent::FileId;
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::memory::traits::is_locked;
+use palimpsest_sys::pages::pagemap::Pagemap;
 use palimpsest_sys::pages::vmas::Vma;
 
 use super::budget::{Budget, Stopped, Time};
 use super::places::Places;
+use super::registry::Shared;
 use super::repair::{Repaired, Repairer};
 use super::settle::{has_room, resettle, settle};
 use super::subject::Subject;
-use super::tender::Tender;
+use super::tables::Tables;
 use crate::clock::{WallMoment, nanos};
 
 /// What is copied at a time: a piece takes longer than a slice of the usual length.
@@ -30,7 +34,18 @@ pub(super) enum Refrozen {
     Untouched(usize),
 }
 
-impl Tender<'_, '_> {
+/// What freezing again needs.
+pub(super) struct Refreezer<'a, 't> {
+    pub(super) tables: &'a mut Tables<'t>,
+    pub(super) shared: &'a Shared,
+    pub(super) pagemap: &'a Pagemap,
+    pub(super) places: &'a Places,
+    /// When the slice began, and how long it may take.
+    pub(super) started: WallMoment,
+    pub(super) most: Duration,
+}
+
+impl Refreezer<'_, '_> {
     /// Whether mappings can be frozen again one at a time: not where they must be listed.
     pub(super) fn refreezes(&self) -> bool {
         matches!(self.places, Places::Asked(_)) && has_room(self.shared)
@@ -47,18 +62,14 @@ impl Tender<'_, '_> {
         self.tables.held(FileId { device: vma.device, inode: vma.inode }).is_some_and(|held| held.is_to_go())
     }
 
-    /// Freezes again what was written to in the mapping at `address`, until so many nanoseconds have passed since the
-    /// slice began; one piece in any case.
+    /// Freezes again what was written to in the mapping at `address`, as long as the slice has time; one part in any
+    /// case.
     ///
     /// # Safety
     ///
-    /// 1. As [`play`](Self::play).
-    pub(super) unsafe fn refreeze(
-        &mut self,
-        address: usize,
-        budget: &mut Budget,
-        most: std::time::Duration,
-    ) -> Result<Refrozen, Stopped> {
+    /// 1. No other thread runs, and none is started; the kernel writes to none of the memory on behalf of earlier
+    ///    requests.
+    pub(super) unsafe fn refreeze(&mut self, address: usize, budget: &mut Budget) -> Result<Refrozen, Stopped> {
         let vma = self.places.next_above(&self.tables.vmas, address).filter(|vma| vma.start <= address);
         let Some(vma) = vma else { return Ok(Refrozen::Untouched(address + rustix::param::page_size())) };
         let (span, id) = (Span::from(vma.range()), FileId { device: vma.device, inode: vma.inode });
@@ -68,7 +79,7 @@ impl Tender<'_, '_> {
             return Ok(Refrozen::Untouched(span.end));
         }
         // The last part, and what is renewed behind it, take some time as well.
-        let left = nanos(most).saturating_sub(self.started.elapsed()) / 2;
+        let left = nanos(self.most).saturating_sub(self.started.elapsed()) / 2;
         let mut own = Budget::new(budget.mappings()).within(Time::For { nanos: left, since: WallMoment::now() });
         let (tables, pagemap, repaired) = (&mut *self.tables, self.pagemap, Repaired::default());
         let mut repairer = Repairer { tables, pagemap, budget: &mut own, repaired, part: PART, left: None };

@@ -22,7 +22,7 @@ use super::piece::PIECE;
 use super::places::Places;
 use super::prices::Memory;
 use super::records::frozen;
-use super::refreeze::Refrozen;
+use super::refreeze::{Refreezer, Refrozen};
 use super::registry::Shared;
 use super::runs::PieceRuns;
 use super::settle::withdraw;
@@ -85,7 +85,7 @@ enum Did {
     Waits,
 }
 
-impl Tender<'_, '_> {
+impl<'t> Tender<'_, 't> {
     /// Plays the slice. The caller has blocked signals, which
     /// `_blocked` proves, holds other threads still, and has [excluded](super::own::exclude) what they use. Nothing
     /// here uses the heap.
@@ -108,10 +108,10 @@ impl Tender<'_, '_> {
         let mut budget = Budget::new(tending.mappings());
         let (mut worked, mut made, mut refrozen, mut in_a_row, mut pass) = (0, 0, 0, 0, Pass::UnderWay);
         let mut left = ArrayVec::<u32, MOST_LEFT>::new();
-        self.make_room();
-        let is_any_to_go = self.is_any_to_go();
+        self.refreezer(time).make_room();
+        let is_any_to_go = self.refreezer(time).is_any_to_go();
         let outcome = loop {
-            let refreezes = self.refreezes();
+            let refreezes = self.refreezer(time).refreezes();
             if !(refreezes || self.tables.ledger.huge.is_open()) || self.shared.map.is_in_doubt() {
                 break Tended::Done;
             }
@@ -147,7 +147,7 @@ impl Tender<'_, '_> {
                 && refreezes
             {
                 // SAFETY: 1. is this function's own.
-                match unsafe { self.refreeze(written, &mut budget, time) } {
+                match unsafe { self.refreezer(time).refreeze(written, &mut budget) } {
                     Ok(Refrozen::Upto(end)) => (at, did, refrozen) = (end, Did::Work, refrozen + 1),
                     Ok(Refrozen::Left(from)) => {
                         (worked, refrozen) = (worked + 1, refrozen + 1);
@@ -206,7 +206,7 @@ impl Tender<'_, '_> {
             if entry.extent().is_none() {
                 continue;
             }
-            let mut written = (is_any_to_go && self.is_to_go(part.start)).then_some(part.start);
+            let mut written = (is_any_to_go && self.refreezer(time).is_to_go(part.start)).then_some(part.start);
             if written.is_none() {
                 self.pagemap.scan(part.range(), Wanted::Written, &mut |run| {
                     written = Some(run.start);
@@ -224,6 +224,11 @@ impl Tender<'_, '_> {
         });
         let hot = hot.map(|(place, piece)| Next::Piece(piece, Kind::Huge(place)));
         Ok(frozen.or(hot).unwrap_or(Next::Nothing))
+    }
+
+    fn refreezer(&mut self, most: Duration) -> Refreezer<'_, 't> {
+        let Tender { tables, shared, pagemap, places, started, .. } = self;
+        Refreezer { tables, shared, pagemap, places, started: *started, most }
     }
 
     fn mend(&mut self, place: usize) -> Result<Did, Stopped> {

@@ -1,5 +1,5 @@
-//! Tending, between forks: whether, how much and where to put hot memory into huge pages, so that the next fork is
-//! short.
+//! Tending, between forks: whether, how much and where to put hot memory into huge pages, or to freeze it again, so
+//! that the next fork is short.
 //!
 //! Rounds repair by cost: forks pay for a repair by what they lose. But whoever waits for the program waits for its
 //! forks, not for what it does when it is idle. So a freeze in slices does more: if a fork takes longer than a slice

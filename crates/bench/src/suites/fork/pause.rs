@@ -1,9 +1,11 @@
-//! How long a freeze stops a process: `fork.pause.{size}.{longest,total}`.
+//! How long a freeze, or a repair, stops a process: `fork.pause.{size}.{longest,total}`.
 //!
 //! | contestant | what stands still |
 //! |---|---|
 //! | `at_once` | the heap is copied in one go |
 //! | `slices` | the heap is copied in slices of 2 ms, one after the other; the look that plans them counts as a stop, too |
+//! | `repair` | the heap was frozen in slices and read, and then a page in each 4 MiB was written: each fork until the repair has ended |
+//! | `repair_at_once` | the same, frozen and repaired in one go |
 //! | `allocation` | an arena handed the heap out: the first fork freezes it; `fill` is what that costs beforehand |
 //! | `plain`, `thp` | nothing is frozen: a fork copies the page tables of base pages, or of transparent huge pages |
 //! | `empty` | a fork without a heap |
@@ -37,6 +39,8 @@ enum Way {
     Slices,
     Allocation,
     AtOnce,
+    Repair,
+    RepairAtOnce,
     /// Not at all: a fork of base pages, of huge pages, or of no heap.
     Plain,
     Thp,
@@ -44,16 +48,24 @@ enum Way {
 }
 
 impl Way {
-    const ALL: [Self; 6] = [Self::Slices, Self::Allocation, Self::AtOnce, Self::Plain, Self::Thp, Self::Empty];
-
-    /// Those with which each of ours is compared.
-    const RIVALS: [Self; 4] = [Self::AtOnce, Self::Plain, Self::Thp, Self::Empty];
+    const ALL: [Self; 8] = [
+        Self::Slices,
+        Self::Allocation,
+        Self::Repair,
+        Self::AtOnce,
+        Self::RepairAtOnce,
+        Self::Plain,
+        Self::Thp,
+        Self::Empty,
+    ];
 
     fn name(self) -> &'static str {
         match self {
             Self::Slices => "slices",
             Self::Allocation => "allocation",
             Self::AtOnce => "at_once",
+            Self::Repair => "repair",
+            Self::RepairAtOnce => "repair_at_once",
             Self::Plain => "plain",
             Self::Thp => "thp",
             Self::Empty => "empty",
@@ -63,8 +75,8 @@ impl Way {
 
 /// The figures, in the order in which the helper prints them.
 const FIGURES: [(&str, &str); 3] = [
-    ("longest", "the longest stop of a freeze, or a fork"),
-    ("total", "all stops of a freeze together, or a fork"),
+    ("longest", "the longest stop of a freeze or a repair, or a fork"),
+    ("total", "all stops of a freeze or a repair together, or a fork"),
     (FILL, "writing each page once before"),
 ];
 
@@ -79,9 +91,11 @@ fn group(size: &str, (figure, title): (&str, &str)) -> Group {
     let takes_part = |way: &Way| *way != Way::Empty || figure != FILL;
     let contestant = |way| {
         let contestant = Contestant::new(id(size, figure, way), Unit::Milliseconds);
-        let rivals = Way::RIVALS.into_iter().filter(|rival| *rival != way && takes_part(rival));
+        let in_one_go = if way == Way::Repair { Way::RepairAtOnce } else { Way::AtOnce };
+        let rivals = [in_one_go, Way::Plain, Way::Thp, Way::Empty];
+        let rivals = rivals.into_iter().filter(|rival| *rival != way && takes_part(rival));
         match way {
-            Way::Slices | Way::Allocation | Way::AtOnce => {
+            Way::Slices | Way::Allocation | Way::AtOnce | Way::Repair | Way::RepairAtOnce => {
                 contestant.against(rivals.map(|rival| id(size, figure, rival)))
             }
             Way::Plain | Way::Thp | Way::Empty => contestant,
@@ -168,6 +182,9 @@ fn read(said: &str) -> Option<Answer<[f64; 3]>> {
 /// What a slice may take, as by default for programs that `run` starts.
 const BUDGET: Duration = Duration::from_millis(2);
 
+/// A repair that has not ended after so many forks is not waited for.
+const MOST_FORKS: usize = 100_000;
+
 static ARENA: Arena = Arena::new();
 
 /// Freezes `bytes` as `way` says, and prints the milliseconds, or what the machine refuses.
@@ -209,7 +226,7 @@ fn freeze_as(way: Way, len: usize) -> Result<Done, String> {
     let told = |error: &dyn std::error::Error| Causes(error).to_string();
     let filling = Stopwatch::start();
     let heap = match way {
-        Way::AtOnce | Way::Slices | Way::Plain => Heap::map(len, HeapPages::Base),
+        Way::AtOnce | Way::Slices | Way::Repair | Way::RepairAtOnce | Way::Plain => Heap::map(len, HeapPages::Base),
         Way::Thp => Heap::map(len, HeapPages::Huge),
         Way::Empty => Heap::map(1, HeapPages::Base),
         Way::Allocation => Heap::allocate(len, &ARENA),
@@ -220,6 +237,14 @@ fn freeze_as(way: Way, len: usize) -> Result<Done, String> {
     let stops = match way {
         Way::AtOnce => vec![freeze(Pages::Base).map_err(|error| told(&error))?],
         Way::Slices => freeze_in_slices(BUDGET)?,
+        Way::Repair => {
+            freeze_in_slices(BUDGET)?;
+            repair(&heap)?
+        }
+        Way::RepairAtOnce => {
+            freeze(Pages::Base).map_err(|error| told(&error))?;
+            repair(&heap)?
+        }
         Way::Allocation | Way::Plain | Way::Thp | Way::Empty => {
             let (child, taken) = spawn(ForkWay::Plain, || 0).map_err(|error| told(&error))?;
             child.wait().map_err(|error| told(&error))?;
@@ -227,6 +252,25 @@ fn freeze_as(way: Way, len: usize) -> Result<Done, String> {
         }
     };
     Ok(Done { heap, filled, stops })
+}
+
+/// Reads all of a frozen heap, writes a page in each 4 MiB, and forks until that is repaired. Returns how long each
+/// fork took.
+fn repair(heap: &Heap) -> Result<Vec<Duration>, String> {
+    let is_read = (0..heap.pages()).all(|page| heap.read(page) == page as u64 + 1);
+    let forks = || spawn(ForkWay::Repairing, || 0).and_then(|(child, taken)| child.wait().map(|_| taken));
+    let fork = || forks().map_err(|error| Causes(&error).to_string());
+    // They tell what a clean fork takes.
+    for _ in 0..4 {
+        fork()?;
+    }
+    let before = palimpsest_fork::status().repairs;
+    (0..heap.pages()).step_by(1024).filter(|_| is_read).for_each(|page| heap.write(page, page as u64 + 1));
+    let mut stops = Vec::new();
+    while palimpsest_fork::status().repairs == before && stops.len() < MOST_FORKS {
+        stops.push(fork()?);
+    }
+    Ok(stops)
 }
 
 #[cfg(test)]
@@ -254,16 +298,17 @@ mod tests {
         let groups = groups();
         assert_eq!(groups.len(), 9);
         let ids: Vec<&str> = groups[0].ids().collect();
-        let expected = ["slices", "allocation", "at_once", "plain", "thp", "empty"]
+        let expected = ["slices", "allocation", "repair", "at_once", "repair_at_once", "plain", "thp", "empty"]
             .map(|way| format!("fork.pause.64m.longest.{way}"));
         assert_eq!(ids, expected);
-        for (place, id) in ids.iter().enumerate().take(2) {
-            let ours = Contestant::new(*id, Unit::Milliseconds).against(ids[2..].iter().copied());
+        for (place, rival) in [(0, 3), (1, 3), (2, 4)] {
+            let rivals = [ids[rival], ids[5], ids[6], ids[7]];
+            let ours = Contestant::new(ids[place], Unit::Milliseconds).against(rivals);
             assert_eq!(groups[0].contestants[place], ours);
         }
         assert_eq!(
-            groups[0].contestants[3],
-            Contestant::new(ids[3], Unit::Milliseconds),
+            groups[0].contestants[5],
+            Contestant::new(ids[5], Unit::Milliseconds),
             "rivals are compared with none"
         );
         assert!(groups[2].ids().all(|id| !id.ends_with(".empty")), "an empty process fills nothing");
