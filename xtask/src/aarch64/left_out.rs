@@ -64,6 +64,7 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
     LeftOut { what: "fork.reach", reason: FORK },
     LeftOut { what: "fork.refused_deputies", reason: FORK },
     LeftOut { what: "fork.refused_fork", reason: FORK },
+    LeftOut { what: "fork.repairs_in_slices", reason: FORK },
     LeftOut { what: "fork.slices_in_use", reason: FORK },
     LeftOut { what: "fork.slices_times", reason: FORK },
     LeftOut { what: "fork.survivors", reason: FORK },
