@@ -12,6 +12,7 @@ mod cmake;
 mod descendants;
 mod guest;
 mod install;
+mod kernel_log;
 mod lanes;
 mod linux;
 mod need;

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::{Mutex, PoisonError},
@@ -10,6 +11,7 @@ use std::{
 };
 
 use crate::{
+    kernel_log::KernelLog,
     process,
     step::{LeftOut, StepError},
     workspace::Workspace,
@@ -146,7 +148,7 @@ fn run_one(workspace: &Workspace, program: &TestProgram, variables: &[(&str, &st
     let mut command = process::test_program(workspace, &program.path, &program.folder);
     command.args(&program.arguments).envs(variables.iter().copied()).stdin(Stdio::null());
     command.stderr(output.try_clone().map_err(file("write"))?).stdout(output);
-    let start = Instant::now();
+    let (start, kernel) = (Instant::now(), KernelLog::listen());
     let ended = process::spawn_measured(&mut command, LIMIT);
     let said = fs::read(&log).map_err(file("read"))?;
     let (wall, said) = (start.elapsed().as_secs_f64(), String::from_utf8_lossy(&said));
@@ -158,7 +160,9 @@ fn run_one(workspace: &Workspace, program: &TestProgram, variables: &[(&str, &st
                 Ok(ended.processor)
             } else {
                 let source = Box::new(process::ended_badly(&command, ended.status));
-                Err(StepError::Panicked { source, panics: panics(&said) })
+                let lines = if ended.status.signal().is_some() { kernel.heard() } else { Vec::new() };
+                lines.iter().for_each(|line| println!("the kernel says: {line}"));
+                Err(StepError::Panicked { source, panics: [vec![panics(&said)], lines].concat().join(" | ") })
             }
         }
         Err(error) => {
