@@ -5,6 +5,7 @@ mod common;
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::ffi::CStr;
 use std::ops::{ControlFlow, Range};
 use std::time::Duration;
 
@@ -40,15 +41,15 @@ fn frozen(len: usize) -> Memory {
 
 /// Puts an empty file in the place of the list with figures.
 fn hide_figures() {
-    const LIST: &std::ffi::CStr = c"/proc/thread-self/smaps";
-    let (none, private) = (std::ptr::null(), libc::MS_REC | libc::MS_PRIVATE);
-    // SAFETY: paths and numbers; the scenario has a process of its own.
-    let is_hidden = unsafe {
-        libc::unshare(libc::CLONE_NEWNS) == 0
-            && libc::mount(none, c"/".as_ptr(), none, private, std::ptr::null()) == 0
-            && libc::mount(c"/dev/null".as_ptr(), LIST.as_ptr(), none, libc::MS_BIND, std::ptr::null()) == 0
+    const LIST: &CStr = c"/proc/thread-self/smaps";
+    let mount = |source: &CStr, target: &CStr, flags| {
+        // SAFETY: paths and numbers.
+        unsafe { libc::mount(source.as_ptr(), target.as_ptr(), c"none".as_ptr(), flags, std::ptr::null()) == 0 }
     };
-    if !is_hidden {
+    // SAFETY: a number; the scenario has a process of its own.
+    let is_apart = unsafe { libc::unshare(libc::CLONE_NEWNS) } == 0;
+    let is_private = is_apart && mount(c"none", c"/", libc::MS_REC | libc::MS_PRIVATE);
+    if !(is_private && mount(c"/dev/null", LIST, libc::MS_BIND)) {
         skip("mounting takes rights");
     }
     assert_eq!(std::fs::read("/proc/thread-self/smaps").expect("a file"), [0_u8; 0]);
