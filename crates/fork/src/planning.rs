@@ -120,6 +120,7 @@ fn begin_checked(options: &Options, budget: Duration, checked: Checked) -> Resul
     shared.left_alone.narrow(locked.agenda().bounds());
     if planned == 0 {
         locked.ledger().refused(started.elapsed().max(LEAST_LOOK));
+        locked.ledger().plans_for(anonymous().unwrap_or(0));
         shared.left_alone.end();
         shared.tending.begin(WallMoment::now().nanos());
         shared.progress.set(Stage::Done);
@@ -161,10 +162,13 @@ fn why_no_list(locked: &mut Locked, options: &Options, budget: Duration) -> Resu
 /// Plans anew in place of a repair that is due, if slices have repaired all they can: what makes forks dear then is
 /// memory that has come since, which slices freeze or gather, too. Returns `None` otherwise.
 pub(crate) fn plan_anew(shared: &'static Shared) -> Option<Result<(), FreezeError>> {
-    let options = shared.lock()?.options();
+    let mut locked = shared.lock()?;
+    let (options, is_for_round) = (locked.options(), locked.ledger().is_for_round());
+    drop(locked);
     let Pause::Within(budget) = options.pause else { return None };
     let is_any_frozen = shared.statistics.frozen_bytes() > 0;
-    if is_any_frozen && !matches!(Places::open(), Ok(Places::Asked(_))) {
+    let is_repaired_in_slices = || shared.has_room() && matches!(Places::open(), Ok(Places::Asked(_)));
+    if is_any_frozen && (is_for_round || !is_repaired_in_slices()) {
         return None;
     }
     let started = CpuMoment::now();
@@ -192,7 +196,11 @@ fn unseen(budget: Duration) -> Option<usize> {
 /// Returns the bytes of anonymous memory if listing their mappings takes longer than a slice, and than a glance, which
 /// is possible.
 fn unglanced(shared: &Shared, options: &Options, budget: Duration) -> Option<usize> {
-    let anonymous = unseen(budget.max(GLANCE))?;
+    let anonymous = anonymous()?;
+    // A look at everything walks frozen memory, too.
+    if !is_long_look(anonymous.saturating_add(shared.statistics.frozen_bytes()), budget.max(GLANCE)) {
+        return None;
+    }
     let is_possible = || matches!(Places::open(), Ok(Places::Asked(_))) && !shared.map.is_in_doubt();
     // A deputy has the lock of all mappings.
     let is_wise = || glance::is_harmless() && !shared.desk.is_busy() && hazards::may_move_pages(options);
@@ -205,7 +213,7 @@ pub(crate) fn is_long_look(bytes: usize, budget: Duration) -> bool {
 }
 
 /// Returns the bytes of anonymous memory.
-fn anonymous() -> Option<usize> {
+pub(crate) fn anonymous() -> Option<usize> {
     // Seven numbers.
     let mut text = [0; 160];
     let text = BriefFile::read_short(c"/proc/thread-self/statm", &mut text).ok()?;
@@ -260,8 +268,14 @@ pub(crate) fn finish(locked: &mut Locked, stage: Stage, reason: Option<String>) 
     } else {
         ledger.gathered(gathered, gathering, beside);
         // Nothing was listed this time; the next time it may have to be.
-        ledger.froze(bytes, looked.max(LEAST_LOOK), looked.saturating_add(taken), frozen);
+        let (looked, taken) = (looked.max(LEAST_LOOK), looked.saturating_add(taken));
+        if bytes > 0 && frozen.bytes / 2 >= bytes {
+            ledger.froze_more(bytes, looked, taken, frozen);
+        } else {
+            ledger.froze(bytes, looked, taken, frozen);
+        }
     }
+    ledger.plans_for(anonymous().unwrap_or(0));
     shared.left_alone.end();
     shared.tending.begin(WallMoment::now().nanos());
     shared.progress.set(stage);

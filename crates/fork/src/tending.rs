@@ -8,6 +8,7 @@ use palimpsest_sys::threads::hold::World;
 use palimpsest_sys::threads::own::Blocked;
 
 use crate::clock::{CpuMoment, WallMoment};
+use crate::engine::Ledger;
 use crate::engine::budget::Stopped;
 use crate::engine::errands::Sender;
 use crate::engine::mending::Mender;
@@ -19,8 +20,9 @@ use crate::engine::tender::{Pass, Played, Tender};
 use crate::engine::tending::Tended;
 use crate::error::FreezeError;
 use crate::guard;
-use crate::hazards::{self, Watcher, Work};
+use crate::hazards::{self, FileSize, Watcher, Work};
 use crate::options::{self, OtherThreads};
+use crate::planning;
 
 /// Returns what a child that still maps the memory, and has lived for so many nanoseconds, is taken to cost: it is left
 /// in peace for four times as long. That is a quarter of its life, ten seconds at most: to look at the memory all the
@@ -49,9 +51,17 @@ pub(crate) unsafe fn tend(shared: &'static Shared) -> Result<(), FreezeError> {
         Ok(()) => shared.progress.gathered_in_wait(),
         // Another thread is at work on the same memory for a moment.
         Err(FreezeError::Busy) => {}
-        Err(_) => shared.tending.give_up(),
+        Err(_) => give_up(shared),
     }
     outcome
+}
+
+/// Takes no slices until the next fork, nor goes on with a repair in slices.
+fn give_up(shared: &'static Shared) {
+    if let Some(mut locked) = shared.lock() {
+        locked.ledger().breaks_off();
+    }
+    shared.tending.give_up();
 }
 
 /// What pays for a slice.
@@ -72,7 +82,9 @@ enum PaidBy {
 pub(crate) unsafe fn instead_of_repair(shared: &'static Shared) -> Option<Result<(), FreezeError>> {
     let mut locked = shared.lock()?;
     let (pause, errands) = (locked.options().pause, locked.options().errands);
-    if locked.ledger().is_repairing() {
+    // Where the map is full, only rounds write to it.
+    let is_full = shared.statistics.frozen_bytes() > 0 && !shared.has_room();
+    if is_full || locked.ledger().is_repairing() {
         return None;
     }
     drop(locked);
@@ -89,7 +101,7 @@ pub(crate) unsafe fn instead_of_repair(shared: &'static Shared) -> Option<Result
     // SAFETY: 1. is this function's own.
     let outcome = unsafe { slice(shared, PaidBy::Debt) };
     if matches!(&outcome, Err(error) if !matches!(error, FreezeError::Busy)) {
-        shared.tending.give_up();
+        give_up(shared);
     }
     Some(outcome)
 }
@@ -115,7 +127,7 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
     shared.progress.checked(checked.taken, options.pause);
     // The flags of mappings are not read again.
     if checked.watcher == Watcher::Open {
-        shared.tending.give_up();
+        give_up(shared);
         return Ok(());
     }
     let looked = WallMoment::now();
@@ -142,6 +154,8 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
         exclude(&mut tables, world.as_ref(), stopped.as_ref())?;
         is_shared = stopped.as_ref().is_some_and(|stopped| stopped.is_anyone_held());
         beside = 0;
+        // While nobody else runs, as in slices that freeze.
+        let _file_size = FileSize::raise();
         let (tables, options, places) = (&mut tables, &options, &places);
         let pagemap = &pagemap;
         let tender = Tender { tables, shared, options, pagemap, places, started: looked };
@@ -160,15 +174,22 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
         played.map(|(tended, worked)| Played { tended, worked, ..Played::NOTHING })
     };
     let taken = cpu.elapsed();
-    let Played { tended, worked, refrozen, pass } = played.unwrap_or(Played::NOTHING);
+    let Played { tended, worked, refrozen, pass, is_for_round } = played.unwrap_or(Played::NOTHING);
     locked.ledger().worked_between_forks(taken, beside);
-    let is_repair = locked.ledger().repaired_in_slice(taken, refrozen);
+    let paid = if paid_by == PaidBy::Debt { taken } else { 0 };
+    let is_repair = locked.ledger().repaired_in_slice(taken, refrozen, paid);
     if !is_repair && worked > 0 && (paid_by == PaidBy::Debt || sends) {
         // Else a repair would do at a fork what deputies have done before it.
         let deputies = if sends { ERRAND.saturating_mul(worked as u64) } else { 0 };
         locked.ledger().tended(taken.saturating_add(deputies));
     }
-    let owed = locked.ledger().debt();
+    if is_for_round {
+        locked.ledger().leaves_to_round();
+    }
+    let is_over = matches!(pass, Pass::Over(_));
+    let is_left = is_over && is_anything_left(locked.ledger());
+    // It must not wait until there is nothing to do for slices.
+    let owed = if is_left { u64::MAX } else { locked.ledger().debt() };
     match pass {
         Pass::Over(frozen) if is_repair => {
             locked.ledger().passed(frozen);
@@ -177,7 +198,7 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
         Pass::UnderWay if tended == Tended::Done => locked.ledger().breaks_off(),
         Pass::UnderWay | Pass::Over(_) => {}
     }
-    let has_lost = is_repair && options.pays != options::Pays::Anyway && locked.ledger().has_lost();
+    let has_lost = is_repair && is_over && options.pays != options::Pays::Anyway && locked.ledger().has_lost();
     drop(locked);
     if has_lost && let Err(errno) = guard::thaw_all() {
         tracing::debug!(%errno, "frozen memory that does not pay is not thawed");
@@ -193,6 +214,11 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
     }
     tracing::trace!(worked, micros = taken / 1000, ?tended, "put hot memory into huge pages, or froze it again");
     Ok(())
+}
+
+/// Whether there is anything that slices which repair do not come by, and that may make forks dear.
+fn is_anything_left(ledger: &Ledger) -> bool {
+    ledger.is_for_round() || planning::anonymous().is_some_and(|anonymous| ledger.has_grown(anonymous))
 }
 
 #[cfg(test)]

@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use common::{Memory, freeze, guarded, in_child, kernels, page, play, skip, slice};
 use palimpsest_fork::{ExtentLen, Measure, Options, Pause, Stage, guard, status};
+use palimpsest_sys::memory::calls;
+use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::pagemap::{Pagemap, Wanted};
 use palimpsest_sys::pages::vmas::{Detail, Label, VmaFlags, Vmas};
 
@@ -191,5 +193,127 @@ fn what_is_written_all_the_time_is_left_alone() {
         // It is one mapping to the program, whatever the kernel has made of it.
         guarded::madvise(&memory, 0, memory.len, libc::MADV_DONTNEED).expect("advice");
         assert!(memory.is_zero(0..memory.len));
+    });
+}
+
+/// Takes the right to write to a range, and gives it back, as an interposer does.
+fn toggle(range: &Range<usize>) {
+    for rights in [Permissions::READ, Permissions::READ_WRITE] {
+        guard::in_turn(range.clone(), || {
+            // SAFETY: 1. the scenario's memory, which nobody writes to now.
+            unsafe { calls::protect(range.clone().into(), rights) }.expect("mprotect");
+            guard::protected(range.clone(), Ok(rights));
+        });
+    }
+}
+
+/// Fails on: slices that may not make files as long as an extent; a mapping that the map knows in several entries, and
+/// that is left alone for ever.
+#[test]
+fn neither_a_limit_nor_rights_that_came_back_keep_anything_from_being_repaired() {
+    play("neither_a_limit_nor_rights_that_came_back_keep_anything_from_being_repaired", || {
+        let memory = frozen(8 * MIB);
+        let start = memory.range().start + MIB;
+        toggle(&(start..start + 16 * page()));
+        hide_figures();
+        let limit = libc::rlimit { rlim_cur: 1 << 30, rlim_max: libc::RLIM_INFINITY };
+        // SAFETY: a number.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) }, 0);
+        memory.fill(0..memory.len, 2);
+        forks_until(|| (), || written(&memory) == 0);
+        assert!(memory.is_frozen() && memory.holds(0..memory.len, 2));
+    });
+}
+
+/// Fails on: a pass that ends at a mapping which cannot be replaced, and begins anew; extents that are filled for it
+/// again and again, and stay known.
+#[test]
+fn what_lies_above_sealed_memory_is_repaired() {
+    play("what_lies_above_sealed_memory_is_repaired", || {
+        const MSEAL: libc::c_long = 462;
+        let memory = frozen(16 * MIB);
+        // SAFETY: takes rights away from the scenario's memory.
+        if unsafe { libc::syscall(MSEAL, memory.range().start, 4 * MIB, 0) } != 0 {
+            skip("this kernel seals no memory");
+        }
+        memory.fill(0..memory.len, 2);
+        forks_until(|| (), || written(&memory) == 4 * MIB && status().price > 0);
+        assert!(memory.holds(0..memory.len, 2));
+        forks_until(|| (), || status().extents == extents(0..usize::MAX).len());
+    });
+}
+
+/// Fails on: advice that is forgotten as the map is written anew, so that a repair gives children what they must not
+/// have.
+#[test]
+fn a_full_map_loses_no_advice() {
+    play("a_full_map_loses_no_advice", || {
+        let memory = frozen(64 * MIB);
+        let secret = Memory { start: memory.at(60 * MIB).cast(), len: 4 * MIB };
+        guarded::madvise(&secret, 0, secret.len, libc::MADV_DONTFORK).expect("advice");
+        for index in 0..6200 {
+            let start = memory.range().start + (2 * index + 1) * page();
+            toggle(&(start..start + page()));
+        }
+        memory.fill(0..4 * MIB, 2);
+        secret.fill(0..secret.len, 2);
+        let rest = Memory { len: 60 * MIB, ..memory };
+        let is_kept = || assert_eq!(in_child(|| i32::from(secret.get(5) == 0)), 1000 + libc::SIGSEGV);
+        forks_until(is_kept, || written(&rest) == 0);
+        is_kept();
+    });
+}
+
+/// Fails on: a repair that is begun in slices, cannot go on in them, and makes each fork look at everything.
+#[test]
+fn a_userfaultfd_ends_a_pass_that_has_begun() {
+    play("a_userfaultfd_ends_a_pass_that_has_begun", || {
+        let memory = frozen(16 * MIB);
+        memory.fill(0..memory.len, 2);
+        forks_until(|| (), || status().price == 0);
+        // SAFETY: a number.
+        let watcher = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK) };
+        if watcher < 0 {
+            skip("no userfaultfd can be had");
+        }
+        forks_until(|| (), || status().price > 0);
+        forks_until(|| (), || written(&memory) == 0);
+        assert!(memory.holds(0..memory.len, 2));
+    });
+}
+
+/// Fails on: extents that stay known though the program has unmapped them.
+#[test]
+fn what_was_unmapped_is_forgotten() {
+    play("what_was_unmapped_is_forgotten", || {
+        let memory = frozen(20 * MIB);
+        hide_figures();
+        let before = status().frozen_bytes;
+        // SAFETY: the scenario's memory, which is not used any more; nobody is told.
+        assert_eq!(unsafe { libc::munmap(memory.at(0), 16 * MIB) }, 0);
+        let rest = Memory { start: memory.at(16 * MIB).cast(), len: 4 * MIB };
+        rest.fill(0..MIB, 2);
+        forks_until(|| (), || written(&rest) == 0 && status().price > 0);
+        assert_eq!(status().frozen_bytes, before - 16 * MIB);
+        assert_eq!(status().extents, extents(0..usize::MAX).len());
+    });
+}
+
+/// Fails on: new memory that waits until nothing is written to frozen memory any more.
+#[test]
+fn new_memory_is_frozen_though_old_memory_is_written_to() {
+    play("new_memory_is_frozen_though_old_memory_is_written_to", || {
+        let memory = frozen(16 * MIB);
+        let later = Memory::apart(8 * MIB);
+        later.fill(0..later.len, 3);
+        let turn = Cell::new(0);
+        let write = || {
+            for _ in 0..4 {
+                turn.set(turn.get() + 1);
+                memory.set(turn.get() * 104_729 * page() % memory.len, 5);
+            }
+        };
+        forks_until(write, || later.is_frozen());
+        assert!(later.holds(0..later.len, 3));
     });
 }

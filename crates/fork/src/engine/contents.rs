@@ -135,7 +135,13 @@ impl Contents {
 
     /// Forgets an extent.
     pub(super) fn forget(&mut self, extent: u32) {
-        self.retain(|known| known != extent);
+        let first = self.all.partition_point(|held| held.extent < extent);
+        let behind = self.all.partition_point(|held| held.extent <= extent);
+        for index in behind..self.all.len() {
+            self.all[first + index - behind] = self.all[index];
+        }
+        let left = self.all.len() - (behind - first);
+        self.all.truncate(left);
     }
 
     /// Keeps only the extents for which `is_kept` returns true.

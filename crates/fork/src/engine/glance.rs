@@ -18,10 +18,9 @@ use palimpsest_sys::memory::traits::is_locked;
 use palimpsest_sys::pages::apart::FlagReader;
 use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, ScanWay, Wanted};
-use palimpsest_sys::pages::vmas::{Detail, Label, Vma, VmaFlags, VmasError};
+use palimpsest_sys::pages::vmas::{Detail, Label, Vma, VmasError};
 
 use super::budget::Stopped;
-use super::frozen_map::FrozenMap;
 use super::piece::PIECE;
 use super::places::Places;
 use super::records::Excluded;
@@ -84,7 +83,7 @@ struct Sample {
 /// 2. The excluded memory contains what the calling thread uses.
 pub(super) unsafe fn glance(
     tables: &mut Tables<'_>,
-    (pagemap, map): (&Pagemap, &FrozenMap),
+    pagemap: &Pagemap,
     (least, mappings): (usize, usize),
     anonymous: usize,
 ) -> Result<Seen, Stopped> {
@@ -106,15 +105,12 @@ pub(super) unsafe fn glance(
     };
     let Ok(flags) = FlagReader::below(lowest) else { return Ok(Seen::TooLittle) };
     // Bytes as estimated, and those that may be populated in mappings of which nothing is planned.
-    let (mut seen, mut unseen, mut asked) = (0_usize, 0_usize, 0);
+    // Short pieces that are hot have no mappings that are long enough for samples.
+    let (mut seen, mut unseen, mut asked) = (tables.ledger.hot.short_at_rest(), 0_usize, 0);
     for index in 0..tables.vmas.len() {
         let vma = tables.vmas[index];
         let span = Span::from(vma.range());
         if tables.held(FileId { device: vma.device, inode: vma.inode }).is_some() {
-            // Its flags are what the map says. What that does not know counts as what must not be replaced.
-            let known = map.first(span).filter(|(part, entry)| *part == span && entry.key() == 0);
-            let flags = known.and_then(|(_, entry)| entry.flags()).unwrap_or(VmaFlags::LOCKED);
-            tables.vmas.all_mut()[index].flags = flags;
             continue;
         }
         if !may_be_frozen(&vma) {

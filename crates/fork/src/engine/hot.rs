@@ -17,6 +17,7 @@ use std::ops::Range;
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::memory::vec::{Full, MappedVec};
 
+use super::piece::PIECE;
 use super::sight::Sight;
 
 /// Most rounds for which a hot piece in base pages is left alone. Few, since rounds get rarer where they gain nothing.
@@ -355,6 +356,12 @@ impl HotPieces {
     /// Whether `span` is a piece that rests.
     pub(super) fn rests(&self, span: Span) -> bool {
         self.place(span).is_ok_and(|place| self.is_at_rest(&self.all[place]))
+    }
+
+    /// Returns the bytes of parts of pieces that rest, which are in base pages.
+    pub(super) fn short_at_rest(&self) -> usize {
+        let is_short = |piece: &&HotPiece| piece.span.len() < PIECE && self.is_at_rest(piece);
+        self.all.iter().filter(is_short).map(|piece| piece.span.len()).sum()
     }
 
     /// Returns how many rest, as of the last round.

@@ -80,6 +80,25 @@ impl Asked {
     }
 }
 
+/// Whether a piece that was asked for rests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Rests {
+    /// It does, and has not before.
+    Newly,
+    /// It did before, or does not: it is no huge page, or there are more of them than the table has room for.
+    AsBefore,
+}
+
+impl Rests {
+    /// Returns 1 for a piece that is to be counted: each pass over many sees the same ones again.
+    pub(super) const fn count(self) -> usize {
+        match self {
+            Self::Newly => 1,
+            Self::AsBefore => 0,
+        }
+    }
+}
+
 /// Whether a piece with these traits and populated bytes may become a huge page: it is whole, the program has not asked
 /// for base pages there, and the huge page takes no more than a third more memory than now.
 pub(super) const fn suits(piece: Span, populated: usize, traits: Traits) -> bool {

@@ -16,6 +16,8 @@
 //! before the repair there is one more look, so that no repair is bought that has become dearer. What the last repairs
 //! really took corrects later quotes. A repair that gains nothing doubles the price of the next one.
 //!
+//! A repair in slices looks as it goes, and has no quote: its price is what the last one took. It is bought as a whole.
+//!
 //! If forks and repairs together took more, from one repair to the next, than forks would have taken without freezing,
 //! and again the next time, freezing does not pay.
 //!
@@ -32,7 +34,7 @@ use palimpsest_sys::memory::vec::Full;
 use super::account::Account;
 use super::agenda::{Gathering, Step, Where};
 use super::hot::HotPieces;
-use super::huge::{Asked, Supply};
+use super::huge::{Asked, Rests, Supply};
 use super::prices::{Memory, Prices};
 use crate::hazards::HugePages;
 use crate::options::{Pages, Pays};
@@ -49,6 +51,9 @@ const MOST_LOSSES: u32 = 2;
 
 /// This many forks after a freeze in slices tell what it saves: one may be slow by chance.
 const TELLING_FORKS: u64 = 3;
+
+/// Less memory that is new, in bytes, does not keep slices from repairing what is written all the time.
+const LEAST_GROWTH: usize = 4 << 20;
 
 /// How many times its expected time a repair in parts may take, at most.
 const MOST_WORK: u64 = 4;
@@ -93,6 +98,10 @@ pub(crate) struct Ledger {
     bought: Option<Bought>,
     /// The pass under way that repairs in slices, if there is one.
     pass: Option<Pass>,
+    /// Whether slices have met what only a round may repair.
+    is_for_round: bool,
+    /// The anonymous memory, in bytes, of which a plan has known.
+    planned_for: usize,
     pub(super) prices: Prices,
     /// The pieces that are left alone.
     pub(super) hot: HotPieces,
@@ -138,25 +147,6 @@ struct Pass {
     typical: u64,
 }
 
-/// Whether a piece that was asked for rests.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Rests {
-    /// It does, and has not before.
-    Newly,
-    /// It did before, or does not: it is no huge page, or there are more of them than the table has room for.
-    AsBefore,
-}
-
-impl Rests {
-    /// Returns 1 for a piece that is to be counted: each pass over many sees the same ones again.
-    pub(super) const fn count(self) -> usize {
-        match self {
-            Self::Newly => 1,
-            Self::AsBefore => 0,
-        }
-    }
-}
-
 /// A finished repair.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Repair {
@@ -198,6 +188,8 @@ impl Ledger {
             losses: 0,
             bought: None,
             pass: None,
+            is_for_round: false,
+            planned_for: 0,
             prices,
             hot,
             huge: Supply::new(),
@@ -351,6 +343,15 @@ impl Ledger {
         }
     }
 
+    /// Notes the same where more has come to what was frozen before: what is known of that stays, and forks go on to
+    /// count.
+    pub(crate) fn froze_more(&mut self, bytes: usize, looked: u64, taken: u64, frozen: Memory) {
+        self.account.froze(taken);
+        self.prices.froze(bytes, taken);
+        (self.bought, self.pass) = (None, None);
+        (self.debt, self.quote, self.look, self.frozen) = (0, 0, looked, frozen);
+    }
+
     /// Corrects prices: forks took `before`, take `clean` now, and the freeze was expected to save `expected`.
     pub(crate) fn measured(&mut self, expected: u64, before: u64, clean: u64) {
         self.clean = clean;
@@ -412,6 +413,7 @@ impl Ledger {
 
     /// Notes a look that took `taken` and gave a quote that is too high.
     pub(crate) fn declined(&mut self, quote: u64, taken: u64) {
+        (self.is_for_round, self.pass) = (false, None);
         self.account.repaired(taken);
         self.look = taken;
         self.spent = self.spent.saturating_add(taken);
@@ -422,6 +424,7 @@ impl Ledger {
     /// Notes a repair that was refused after `taken`. Whatever forbids it, the next trial must be worth twice as much,
     /// and its debt starts from nothing.
     pub(crate) fn refused(&mut self, taken: u64) {
+        (self.is_for_round, self.pass) = (false, None);
         self.account.repaired(taken);
         (self.debt, self.bought) = (0, None);
         self.look = self.look.max(taken);
@@ -441,26 +444,45 @@ impl Ledger {
     }
 
     /// Notes a slice that took `taken`, and froze `refrozen` mappings again. Returns whether it is a part of a repair:
-    /// a pass is one from there on. It goes on to its end, with a slice at each fork, and comes by everything once.
-    pub(crate) fn repaired_in_slice(&mut self, taken: u64, refrozen: usize) -> bool {
+    /// a pass is one from there on, and goes on to its end, with a slice at each fork. Of what it took, forks have
+    /// `paid` this much: slices at waits take time that nobody misses.
+    pub(crate) fn repaired_in_slice(&mut self, taken: u64, refrozen: usize, paid: u64) -> bool {
         let first = (refrozen > 0).then_some(Pass { taken: 0, typical: self.typical });
         let Some(pass) = self.pass.or(first) else { return false };
         self.pass = Some(Pass { taken: pass.taken.saturating_add(taken), ..pass });
-        self.spent = self.spent.saturating_add(taken);
+        self.spent = self.spent.saturating_add(paid);
         true
     }
 
+    /// Notes that slices have met something that only a round may repair.
+    pub(crate) const fn leaves_to_round(&mut self) {
+        self.is_for_round = true;
+    }
+
+    /// Whether they have, since the last round.
+    pub(crate) const fn is_for_round(&self) -> bool {
+        self.is_for_round
+    }
+
+    /// Notes that a plan knows of so much anonymous memory.
+    pub(crate) const fn plans_for(&mut self, anonymous: usize) {
+        self.planned_for = anonymous;
+    }
+
+    /// Whether so much anonymous memory is clearly more than the last plan has known of.
+    pub(crate) fn has_grown(&self, anonymous: usize) -> bool {
+        anonymous.saturating_sub(self.planned_for) > LEAST_GROWTH.max(self.frozen.bytes / 8)
+    }
+
     /// Ends such a pass before its time.
-    pub(crate) fn breaks_off(&mut self) {
-        if let Some(pass) = self.pass.take() {
-            (self.look, self.quote) = (pass.taken.max(1), 0);
-        }
+    pub(crate) const fn breaks_off(&mut self) {
+        self.pass = None;
     }
 
     /// Notes the end of such a pass, and what is frozen now. The next one is expected to take as long.
     pub(crate) fn passed(&mut self, frozen: Memory) {
-        let Some(Pass { typical, .. }) = self.pass else { return };
-        self.breaks_off();
+        let Some(Pass { typical, taken }) = self.pass.take() else { return };
+        (self.look, self.quote) = (taken.max(1), 0);
         self.hot.end_pass();
         let own = self.floor.saturating_mul(self.forks);
         self.ends_repair(self.spent.saturating_sub(own), frozen);
@@ -471,12 +493,16 @@ impl Ledger {
     /// begins anew.
     fn ends_repair(&mut self, cost: u64, frozen: Memory) {
         let is_lost = cost > self.forks.saturating_mul(self.saved());
-        self.losses = if is_lost { self.losses + 1 } else { 0 };
+        // Without a fork nothing can have been saved yet.
+        if self.forks > 0 {
+            self.losses = if is_lost { self.losses + 1 } else { 0 };
+        }
         (self.forks, self.spent, self.frozen) = (0, 0, frozen);
     }
 
     /// Notes a finished repair.
     pub(crate) fn repaired(&mut self, repair: Repair) {
+        (self.is_for_round, self.pass) = (false, None);
         let Repair { quote, looked, worked, froze, fresh, huge, frozen } = repair;
         self.account.repaired(looked.saturating_add(worked));
         let whole = self.bought.take().unwrap_or(self.begun(quote));
@@ -509,6 +535,7 @@ impl Ledger {
 
     /// Notes that a part of a repair was made. Once bought, a repair goes on to its end, a part at each fork.
     pub(crate) fn repaired_in_part(&mut self, repair: Repair) {
+        self.pass = None;
         let Repair { quote, looked, worked, froze, huge, frozen, .. } = repair;
         let taken = looked.saturating_add(worked);
         self.account.repaired(taken);

@@ -100,21 +100,27 @@ fn a_repair_in_slices_goes_on_to_its_end_and_the_next_one_costs_as_much() {
     let mut ledger = ledger(1000, 50);
     (0..11).for_each(|_| ledger.forked(150));
     assert!(ledger.is_due());
-    assert!(!ledger.repaired_in_slice(200, 0), "nothing was written so far");
+    assert!(!ledger.repaired_in_slice(200, 0, 200), "nothing was written so far");
     assert_eq!(ledger.price(), 1000);
-    assert!(ledger.repaired_in_slice(2000, 1) && ledger.is_due());
+    assert!(ledger.repaired_in_slice(2000, 1, 2000) && ledger.is_due());
     ledger.forked(151);
-    assert!(ledger.repaired_in_slice(500, 0) && ledger.is_due(), "clean memory is looked at as well");
+    assert!(ledger.repaired_in_slice(500, 0, 500) && ledger.is_due(), "clean memory is looked at as well");
     ledger.passed(FROZEN);
     assert_eq!((ledger.debt(), ledger.price()), (0, 2500));
     ledger.forked(140);
     assert_eq!((ledger.patience, ledger.price()), (2, 5000), "nothing gained");
     (0..100).for_each(|_| ledger.forked(150));
-    assert!(ledger.is_due() && ledger.repaired_in_slice(700, 1));
+    assert!(ledger.is_due() && ledger.repaired_in_slice(700, 1, 0));
     ledger.breaks_off();
-    assert_eq!(ledger.price(), 1400, "it will take that at least");
+    assert_eq!(ledger.price(), 5000, "what a part took is no price");
     ledger.passed(FROZEN);
     assert!(ledger.debt() > 0, "no repair was under way");
+    // A round ends it, whatever comes of it.
+    for end in [Ledger::refused as fn(&mut Ledger, u64), |ledger, taken| ledger.declined(9000, taken)] {
+        assert!(ledger.repaired_in_slice(700, 1, 0) && ledger.price() == 0);
+        end(&mut ledger, 100);
+        assert!(ledger.price() > 0);
+    }
 }
 
 /// Fails on: repairs in slices that cost more than is saved, again and again.
@@ -125,14 +131,21 @@ fn repairs_in_slices_that_cost_more_than_they_save_are_given_up() {
     for round in 0..2 {
         assert!(!ledger.has_lost(), "{round}");
         (0..3).for_each(|_| ledger.forked(60));
-        assert!(ledger.repaired_in_slice(dear, 1));
+        assert!(ledger.repaired_in_slice(dear, 1, dear));
         ledger.passed(FROZEN);
     }
     assert!(ledger.has_lost());
     (0..100).for_each(|_| ledger.forked(60));
-    assert!(ledger.repaired_in_slice(dear, 1));
+    assert!(ledger.repaired_in_slice(dear, 1, dear));
     ledger.passed(FROZEN);
     assert!(!ledger.has_lost());
+    // At waits, of time that nobody misses; and without a fork that could have been spared anything.
+    for (forks, paid) in [(3, 0), (3, 0), (0, dear), (0, dear)] {
+        (0..forks).for_each(|_| ledger.forked(60));
+        assert!(ledger.repaired_in_slice(dear, 1, paid));
+        ledger.passed(FROZEN);
+        assert!(!ledger.has_lost(), "{forks} {paid}");
+    }
 }
 
 #[test]

@@ -71,6 +71,6 @@ pub(crate) mod unbooked;
 pub(crate) mod waiting;
 mod window;
 
-pub(crate) use ledger::Repair;
+pub(crate) use ledger::{Ledger, Repair};
 pub(crate) use repair::Repaired;
 pub(crate) use tables::Tables;

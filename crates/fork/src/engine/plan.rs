@@ -21,6 +21,15 @@ pub(super) struct Planner<'a, 't> {
     /// The least populated bytes of a mapping that is frozen.
     pub(super) least: usize,
     pub(super) pays: Pays,
+    pub(super) sees: Sees,
+}
+
+/// Of what the flags of mappings were read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Sees {
+    Everything,
+    /// Of what is not frozen.
+    New,
 }
 
 /// What a plan is expected to be worth.
@@ -41,7 +50,9 @@ impl Planner<'_, '_> {
             let vma = self.tables.vmas[index];
             let id = FileId { device: vma.device, inode: vma.inode };
             if let Some(held) = self.tables.held(id) {
-                held.see(&vma);
+                if self.sees == Sees::Everything {
+                    held.see(&vma);
+                }
                 continue;
             }
             match reason_to_skip(&vma, self.least) {

@@ -8,14 +8,15 @@ use std::time::Duration;
 use palimpsest_sys::memory::extent::FileId;
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::memory::traits::is_locked;
+use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::pagemap::Pagemap;
-use palimpsest_sys::pages::vmas::Vma;
+use palimpsest_sys::pages::vmas::{Vma, VmaFlags};
 
-use super::budget::{Budget, Stopped, Time};
+use super::budget::{Budget, Time};
 use super::places::Places;
 use super::registry::Shared;
 use super::repair::{Repaired, Repairer};
-use super::settle::{has_room, resettle, settle};
+use super::settle::resettle;
 use super::subject::Subject;
 use super::tables::Tables;
 use crate::clock::{WallMoment, nanos};
@@ -32,6 +33,17 @@ pub(super) enum Refrozen {
     Left(usize),
     /// It is left alone, up to here.
     Untouched(usize),
+    /// Only a round may know what to do about it, up to here: its flags are not known, or the kernel has refused.
+    Unknown(usize),
+}
+
+/// What a mapping is to whoever freezes again.
+enum Known {
+    Subject(Subject),
+    /// It is not frozen, or must not be replaced.
+    LeftAlone,
+    /// Its flags are not known, or not the same everywhere.
+    Unknown,
 }
 
 /// What freezing again needs.
@@ -48,7 +60,7 @@ pub(super) struct Refreezer<'a, 't> {
 impl Refreezer<'_, '_> {
     /// Whether mappings can be frozen again one at a time: not where they must be listed.
     pub(super) fn refreezes(&self) -> bool {
-        matches!(self.places, Places::Asked(_)) && has_room(self.shared)
+        matches!(self.places, Places::Asked(_)) && self.shared.has_room()
     }
 
     /// Whether an extent is mapped that should have no mapping any more.
@@ -69,14 +81,18 @@ impl Refreezer<'_, '_> {
     ///
     /// 1. No other thread runs, and none is started; the kernel writes to none of the memory on behalf of earlier
     ///    requests.
-    pub(super) unsafe fn refreeze(&mut self, address: usize, budget: &mut Budget) -> Result<Refrozen, Stopped> {
+    pub(super) unsafe fn refreeze(&mut self, address: usize, budget: &mut Budget) -> Refrozen {
         let vma = self.places.next_above(&self.tables.vmas, address).filter(|vma| vma.start <= address);
-        let Some(vma) = vma else { return Ok(Refrozen::Untouched(address + rustix::param::page_size())) };
+        let Some(vma) = vma else { return Refrozen::Untouched(address + rustix::param::page_size()) };
         let (span, id) = (Span::from(vma.range()), FileId { device: vma.device, inode: vma.inode });
-        let Some(subject) = self.whole(&vma) else { return Ok(Refrozen::Untouched(span.end)) };
-        let is_resting = self.tables.ledger.hot.rests(span);
-        if is_resting || self.pagemap.has_guards(span.range()) || is_locked(span) {
-            return Ok(Refrozen::Untouched(span.end));
+        let subject = match self.known(&vma) {
+            Known::Subject(subject) => subject,
+            Known::LeftAlone => return Refrozen::Untouched(span.end),
+            Known::Unknown => return Refrozen::Unknown(span.end),
+        };
+        let is_resting = span.cut(PART).all(|part| self.tables.ledger.hot.rests(part));
+        if is_resting || is_locked(span) {
+            return Refrozen::Untouched(span.end);
         }
         // The last part, and what is renewed behind it, take some time as well.
         let left = nanos(self.most).saturating_sub(self.started.elapsed()) / 2;
@@ -88,27 +104,39 @@ impl Refreezer<'_, '_> {
         let left = repairer.left;
         *budget = Budget::new(own.mappings());
         resettle(self.tables, self.shared, self.places, span, id);
-        outcome?;
-        Ok(left.map_or(Refrozen::Upto(span.end), Refrozen::Left))
+        if outcome.is_err() {
+            // The program may have sealed this mapping, say. The next one is another.
+            return Refrozen::Unknown(span.end);
+        }
+        left.map_or(Refrozen::Upto(span.end), Refrozen::Left)
     }
 
-    /// Returns a mapping of an extent if the map knows all of it, and it may be replaced.
-    fn whole(&mut self, vma: &Vma) -> Option<Subject> {
+    /// Returns what a mapping is.
+    fn known(&mut self, vma: &Vma) -> Known {
         let span = Span::from(vma.range());
-        let (_, entry) = self.shared.map.first(span).filter(|(part, _)| *part == span)?;
-        // The program may have given advice since the last round: only the map knows.
-        let flags = entry.flags().filter(|_| entry.key() == 0 && entry.permissions() == vma.permissions)?;
         let id = FileId { device: vma.device, inode: vma.inode };
-        let is_its_own = self.tables.held(id).is_some_and(|held| entry.extent() == Some(held.serial));
+        let Some(serial) = self.tables.held(id).map(|held| held.serial) else { return Known::LeftAlone };
+        let Some(flags) = self.flags(span, vma.permissions, serial) else { return Known::Unknown };
         // The page tables tell whether anything was written.
         let vma = Vma { flags, anonymous: span.len(), ..*vma };
-        is_its_own.then(|| Subject::of(self.tables, &vma)).flatten()
+        Subject::of(self.tables, &vma).map_or(Known::LeftAlone, Known::Subject)
     }
 
-    /// Makes room in the map for what other slices add.
-    pub(super) fn make_room(&mut self) {
-        if !has_room(self.shared) {
-            settle(self.tables, self.shared);
+    /// Returns the flags that a mapping of this extent has everywhere: the program may have given advice since the last
+    /// round, which only the map knows. Where rights were taken and given back, entries are divided that the kernel has
+    /// joined.
+    fn flags(&self, span: Span, permissions: Permissions, serial: u32) -> Option<VmaFlags> {
+        let (mut at, mut known) = (span.start, None);
+        while at < span.end {
+            let rest = Span::new(at, span.end);
+            let (part, entry) = self.shared.map.first(rest).filter(|(part, _)| part.start == at)?;
+            let is_its_own = entry.extent() == Some(serial) && entry.permissions() == permissions && entry.key() == 0;
+            let flags = entry.flags().filter(|_| is_its_own)?;
+            if known.is_some_and(|known| known != flags) {
+                return None;
+            }
+            (at, known) = (part.end, Some(flags));
         }
+        known
     }
 }

@@ -422,6 +422,11 @@ impl Shared {
         self.map.find(|_, entry: Entry| entry.is_erased()).is_some()
     }
 
+    /// Whether there is room for what slices publish.
+    pub(crate) fn has_room(&self) -> bool {
+        self.map.has_room() && self.origins.has_room()
+    }
+
     /// Whether an extent may hold what was erased.
     #[inline]
     pub(crate) fn has_erased(&self) -> bool {

@@ -19,7 +19,7 @@ use arrayvec::ArrayVec;
 use palimpsest_sys::memory::extent::ExtentError;
 use palimpsest_sys::memory::remap;
 use palimpsest_sys::memory::span::Span;
-use palimpsest_sys::pages::pagemap::{Pagemap, Wanted};
+use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, Wanted};
 
 use super::budget::{Budget, Stopped};
 use super::fresh::Fresh;
@@ -188,17 +188,20 @@ impl Repairer<'_, '_> {
             Err(_) => ControlFlow::Break(()),
         });
         // Running code may use it by now: a new thread gets the stack of one that has ended.
+        let scanned = scanned.and_then(|_| self.look_around(subject, piece));
         if scanned.is_err() || self.tables.is_in_use(piece) || self.pagemap.has_guards(piece.range()) {
             self.tables.runs.push(piece)?;
             return Ok(scanned?);
         }
-        let is_work = !written.is_empty() || subject.way == Way::Move;
+        let is_scattered = subject.scattered.intersection(piece) == piece;
+        let is_work = !written.is_empty() || is_scattered || subject.way == Way::Move;
         if is_work && !self.budget.begin_piece() {
             return Ok(());
         }
         let is_small = subject.vma.range().len() <= SMALL;
         let is_for_huge = self.is_for_huge(subject, piece, &written);
         let stretches = match subject.way {
+            Way::Renew if is_scattered => whole(piece),
             Way::Renew if !is_small && !is_for_huge => stretches(piece, &written),
             Way::Renew | Way::Move => whole(piece),
         };
@@ -223,6 +226,24 @@ impl Repairer<'_, '_> {
             result = result.and(unsafe { self.copy_part(subject, *stretch, &written, fate) });
         }
         result
+    }
+
+    /// Notes, at the first part of a piece, whether so much was written all over it that all of it is copied, part by
+    /// part: as if it were copied in one go.
+    fn look_around(&self, subject: &mut Subject, part: Span) -> Result<(), PagemapError> {
+        let start = part.start & !(PIECE - 1);
+        let piece = Span::new(start, start + PIECE).intersection(subject.vma.range().into());
+        if part.start != piece.start || part.len() >= piece.len() || subject.way != Way::Renew {
+            return Ok(());
+        }
+        let mut written = PieceRuns::new();
+        self.pagemap.scan(piece.range(), Wanted::Written, &mut |run| match written.push(run.into()) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        })?;
+        let is_scattered = !written.is_empty() && stretches(piece, &written) == whole(piece);
+        subject.scattered = if is_scattered { piece } else { Span::default() };
+        Ok(())
     }
 
     /// Whether to make a piece a huge page: it was written to, and is fit for one.

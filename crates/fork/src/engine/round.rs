@@ -12,7 +12,7 @@ use super::frozen_map::Entry;
 use super::glance::{Seen, glance};
 use super::mending;
 use super::piece::PIECE;
-use super::plan::{Expected, Planner};
+use super::plan::{Expected, Planner, Sees};
 use super::prices::Memory;
 use super::records::{Excluded, Held};
 use super::registry::Shared;
@@ -187,7 +187,7 @@ impl Round<'_, '_> {
             let limits = (least, self.headroom.mappings);
             // SAFETY: 1. is (1), and `hazards::may_move_pages` of whoever asks for a glance. 2. as the caller of `play`
             // has seen to.
-            let seen = unsafe { glance(self.tables, (self.pagemap, self.shared.map), limits, anonymous) };
+            let seen = unsafe { glance(self.tables, self.pagemap, limits, anonymous) };
             // What kept it from looking at samples need not keep everything from being looked at.
             if !matches!(seen, Ok(Seen::Enough)) {
                 return Err(Early::Unclear);
@@ -207,7 +207,10 @@ impl Round<'_, '_> {
             let after = vmas_now.partition_point(|vma| vma.end <= piece.start);
             vmas_now.get(after).is_some_and(|vma| vma.start < piece.end && vma.inode == 0)
         });
-        extents.iter_mut().for_each(Held::look_again);
+        let sees = if matches!(mode, Mode::Glance { .. }) { Sees::New } else { Sees::Everything };
+        if sees == Sees::Everything {
+            extents.iter_mut().for_each(Held::look_again);
+        }
         let (map, has_erased) = (&self.shared.map, self.shared.has_erased());
         for held in extents.iter_mut() {
             // If the map is not sure, the mark may be missing.
@@ -215,7 +218,7 @@ impl Round<'_, '_> {
             let is_its_own = |entry: Entry| is_marked(entry) && entry.extent() == Some(held.serial);
             held.is_erased = has_erased && (map.is_in_doubt() || map.find(|_, entry| is_its_own(entry)).is_some());
         }
-        Ok(Planner { tables: self.tables, least, pays }.plan().map_err(Stopped::from)?)
+        Ok(Planner { tables: self.tables, least, pays, sees }.plan().map_err(Stopped::from)?)
     }
 
     /// Returns how long this round may work after its look. If pauses are to be short, a repair works for one pause at

@@ -3,7 +3,7 @@
 use palimpsest_sys::memory::extent::FileId;
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::memory::traits::Traits;
-use palimpsest_sys::memory::vec::MappedVec;
+use palimpsest_sys::memory::vec::{Full, MappedVec};
 use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::vmas::{Detail, Label, Vma};
 
@@ -98,11 +98,6 @@ pub(super) fn withdraw(tables: &mut Tables<'_>, shared: &Shared, extents: &[u32]
     shared.statistics.frozen(shared.statistics.frozen_bytes().saturating_sub(bytes), kept);
 }
 
-/// Whether there is room for what slices publish.
-pub(super) fn has_room(shared: &Shared) -> bool {
-    shared.map.has_room() && shared.origins.has_room()
-}
-
 /// Makes map, tables and figures agree with what is at `span` by now: a mapping of extent `before`, or of another one,
 /// or anonymous memory. Reads no other mapping.
 pub(super) fn resettle(tables: &mut Tables<'_>, shared: &Shared, places: &Places, span: Span, before: FileId) {
@@ -144,11 +139,51 @@ pub(super) fn resettle(tables: &mut Tables<'_>, shared: &Shared, places: &Places
     }
     if shared.map.find(|_, entry| entry.extent() == Some(old)).is_none() {
         tables.forget_extent(before);
+        shared.origins.forget(old);
     }
     if thawed > 0 {
         tables.ledger.no_longer_frozen(thawed, tables.extents.len());
     }
     shared.statistics.frozen(shared.statistics.frozen_bytes().saturating_sub(thawed), tables.extents.len());
+}
+
+/// Most entries of the map about which the kernel is asked: each question takes a microsecond.
+const MOST_ASKED: usize = 1000;
+
+/// Forgets extents that are not mapped any more: the program, or the C library, has unmapped them, or the kernel has
+/// refused to show them. Of a large map it believes what guards have noted.
+pub(super) fn forget_unmapped(tables: &mut Tables<'_>, shared: &Shared, places: &Places) -> Result<(), Full> {
+    if shared.map.is_in_doubt() {
+        return Ok(());
+    }
+    let is_small = shared.map.all().count() <= MOST_ASKED;
+    let mut bytes = 0;
+    tables.runs.clear();
+    for (span, entry) in shared.map.all() {
+        let Some(serial) = entry.extent() else { continue };
+        let is_shown = |tables: &mut Tables<'_>| {
+            let vma = places.next_above(&tables.vmas, span.start).filter(|vma| vma.start < span.end);
+            let held = vma.and_then(|vma| tables.held(FileId { device: vma.device, inode: vma.inode }));
+            held.is_some_and(|held| held.serial == serial)
+        };
+        if !is_small || is_shown(tables) {
+            bytes += span.len();
+            tables.runs.push(Span::new(serial as usize, serial as usize))?;
+        }
+    }
+    tables.runs.sort_unstable();
+    let Tables { runs, extents, .. } = &mut *tables;
+    for held in extents.iter_mut() {
+        held.seen = runs.binary_search_by_key(&(held.serial as usize), |run| run.start).is_ok();
+        if !held.seen {
+            shared.origins.forget(held.serial);
+        }
+    }
+    if tables.extents.iter().any(|held| !held.seen) {
+        forget_unseen(tables);
+    }
+    shared.statistics.frozen(bytes, tables.extents.len());
+    Ok(())
 }
 
 /// Returns the entry of a mapping; `None` if it is neither frozen nor of a snapshot.

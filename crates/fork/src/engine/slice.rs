@@ -280,7 +280,7 @@ impl Worker<'_, '_> {
         };
         if !self.open.as_ref().is_some_and(fits) {
             self.close()?;
-            if !(self.shared.map.has_room() && self.shared.origins.has_room()) {
+            if !self.shared.has_room() {
                 return Err(Stopped::Extents);
             }
             let base = part.start & !(PIECE - 1);

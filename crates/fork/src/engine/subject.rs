@@ -31,6 +31,8 @@ pub(super) struct Subject {
     pub(super) is_erased: bool,
     /// The extent that its written parts are copied to, once there are any.
     pub(super) fresh: Option<Fresh>,
+    /// The piece that is copied as a whole, if its parts are taken one by one.
+    pub(super) scattered: Span,
 }
 
 /// How to repair a mapping.
@@ -61,6 +63,7 @@ impl Subject {
             way,
             is_erased: held.is_erased,
             fresh: None,
+            scattered: Span::default(),
         })
     }
 

@@ -25,7 +25,7 @@ use super::records::frozen;
 use super::refreeze::{Refreezer, Refrozen};
 use super::registry::Shared;
 use super::runs::PieceRuns;
-use super::settle::withdraw;
+use super::settle::{forget_unmapped, withdraw};
 use super::subject::Subject;
 use super::tables::Tables;
 use super::tending::Tended;
@@ -58,6 +58,8 @@ pub(crate) struct Played {
     /// Those of them that were frozen again.
     pub(crate) refrozen: usize,
     pub(crate) pass: Pass,
+    /// Whether something was written to that only a round may know how to repair.
+    pub(crate) is_for_round: bool,
 }
 
 /// How far a pass is that freezes again what was written to.
@@ -71,7 +73,8 @@ pub(crate) enum Pass {
 
 impl Played {
     /// There was nothing to do.
-    pub(crate) const NOTHING: Self = Self { tended: Tended::Done, worked: 0, refrozen: 0, pass: Pass::UnderWay };
+    pub(crate) const NOTHING: Self =
+        Self { tended: Tended::Done, worked: 0, refrozen: 0, pass: Pass::UnderWay, is_for_round: false };
 }
 
 /// What became of a piece.
@@ -107,8 +110,8 @@ impl<'t> Tender<'_, 't> {
         self.places.begin(&mut self.tables.vmas)?;
         let mut budget = Budget::new(tending.mappings());
         let (mut worked, mut made, mut refrozen, mut in_a_row, mut pass) = (0, 0, 0, 0, Pass::UnderWay);
+        let mut is_for_round = false;
         let mut left = ArrayVec::<u32, MOST_LEFT>::new();
-        self.refreezer(time).make_room();
         let is_any_to_go = self.refreezer(time).is_any_to_go();
         let outcome = loop {
             let refreezes = self.refreezer(time).refreezes();
@@ -120,6 +123,7 @@ impl<'t> Tender<'_, 't> {
                 Next::Later { at } => break Tended::More { at },
                 Next::Nothing => {
                     if refreezes {
+                        forget_unmapped(self.tables, self.shared, self.places)?;
                         pass = Pass::Over(frozen(self.tables.extents));
                     }
                     break tending.end_of_pass();
@@ -148,13 +152,13 @@ impl<'t> Tender<'_, 't> {
             {
                 // SAFETY: 1. is this function's own.
                 match unsafe { self.refreezer(time).refreeze(written, &mut budget) } {
-                    Ok(Refrozen::Upto(end)) => (at, did, refrozen) = (end, Did::Work, refrozen + 1),
-                    Ok(Refrozen::Left(from)) => {
+                    Refrozen::Upto(end) => (at, did, refrozen) = (end, Did::Work, refrozen + 1),
+                    Refrozen::Left(from) => {
                         (worked, refrozen) = (worked + 1, refrozen + 1);
                         break Tended::More { at: from };
                     }
-                    Ok(Refrozen::Untouched(end)) => at = end,
-                    Err(_) => break Tended::Done,
+                    Refrozen::Untouched(end) => at = end,
+                    Refrozen::Unknown(end) => (at, is_for_round) = (end, true),
                 }
             }
             in_a_row = if did == Did::Waits { in_a_row + 1 } else { 0 };
@@ -172,7 +176,9 @@ impl<'t> Tender<'_, 't> {
                     }
                 }
                 Did::Work => {
-                    tending.took_piece(before.elapsed());
+                    if is_made || matches!(kind, Kind::Huge(_)) {
+                        tending.took_piece(before.elapsed());
+                    }
                     worked += 1;
                     made += usize::from(is_made);
                 }
@@ -182,7 +188,7 @@ impl<'t> Tender<'_, 't> {
         if !left.is_empty() {
             withdraw(self.tables, self.shared, &left, made * PIECE);
         }
-        Ok(Played { tended: outcome, worked, refrozen, pass })
+        Ok(Played { tended: outcome, worked, refrozen, pass, is_for_round })
     }
 
     /// Returns the next piece from `at` on that may need work. Searching takes time as well: searches at least one

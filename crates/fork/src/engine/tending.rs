@@ -7,7 +7,8 @@
 //! something to do, they come after the next fork as well: what a save has split is whole again before the next one.
 //!
 //! A repair that is due makes way for slices: a fork takes a slice in its place, until a pass over the memory finds
-//! little to do compared with the debt, or finds a child in the way.
+//! little to do compared with the debt, or finds a child in the way. Then what is new is planned, and only what slices
+//! cannot do is left to a round.
 //!
 //! Relaxed everywhere: each figure is read on its own, and publishes nothing. [`Tending`] says who may write to which.
 
@@ -60,7 +61,7 @@ pub(crate) struct Tending {
     worked_in_pass: AtomicU64,
     /// 1 if this pass began before the last fork.
     is_old: AtomicUsize,
-    /// 1 if slices can do no more, so that a due repair is made.
+    /// 1 if slices can do no more, so that a due repair, or a plan in its place, is made.
     spent: AtomicUsize,
     /// 1 if this pass found what a child still maps.
     waits: AtomicUsize,
