@@ -269,6 +269,7 @@ pub(crate) fn finish(locked: &mut Locked, stage: Stage, reason: Option<String>) 
         ledger.gathered(gathered, gathering, beside);
         // Nothing was listed this time; the next time it may have to be.
         let (looked, taken) = (looked.max(LEAST_LOOK), looked.saturating_add(taken));
+        // What forks take without writes is known if most of it was frozen before.
         if bytes > 0 && frozen.bytes / 2 >= bytes {
             ledger.froze_more(bytes, looked, taken, frozen);
         } else {

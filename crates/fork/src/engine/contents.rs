@@ -137,6 +137,10 @@ impl Contents {
     pub(super) fn forget(&mut self, extent: u32) {
         let first = self.all.partition_point(|held| held.extent < extent);
         let behind = self.all.partition_point(|held| held.extent <= extent);
+        // Not written without need: a child may share these pages.
+        if first == behind {
+            return;
+        }
         for index in behind..self.all.len() {
             self.all[first + index - behind] = self.all[index];
         }

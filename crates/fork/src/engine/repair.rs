@@ -183,12 +183,8 @@ impl Repairer<'_, '_> {
     /// 2. `piece` is in the subject's mapping, which is a private one of its extent.
     unsafe fn take_written(&mut self, subject: &mut Subject, piece: Span) -> Result<(), Stopped> {
         let mut written = PieceRuns::new();
-        let scanned = self.pagemap.scan(piece.range(), Wanted::Written, &mut |run| match written.push(run.into()) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(_) => ControlFlow::Break(()),
-        });
+        let scanned = self.find_written(piece, &mut written).and_then(|()| self.look_around(subject, piece));
         // Running code may use it by now: a new thread gets the stack of one that has ended.
-        let scanned = scanned.and_then(|_| self.look_around(subject, piece));
         if scanned.is_err() || self.tables.is_in_use(piece) || self.pagemap.has_guards(piece.range()) {
             self.tables.runs.push(piece)?;
             return Ok(scanned?);
@@ -228,6 +224,14 @@ impl Repairer<'_, '_> {
         result
     }
 
+    /// Finds the written runs of a piece, as many as there is room for.
+    fn find_written(&self, piece: Span, written: &mut PieceRuns) -> Result<(), PagemapError> {
+        self.pagemap.scan(piece.range(), Wanted::Written, &mut |run| match written.push(run.into()) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        })
+    }
+
     /// Notes, at the first part of a piece, whether so much was written all over it that all of it is copied, part by
     /// part: as if it were copied in one go.
     fn look_around(&self, subject: &mut Subject, part: Span) -> Result<(), PagemapError> {
@@ -237,10 +241,7 @@ impl Repairer<'_, '_> {
             return Ok(());
         }
         let mut written = PieceRuns::new();
-        self.pagemap.scan(piece.range(), Wanted::Written, &mut |run| match written.push(run.into()) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(_) => ControlFlow::Break(()),
-        })?;
+        self.find_written(piece, &mut written)?;
         let is_scattered = !written.is_empty() && stretches(piece, &written) == whole(piece);
         subject.scattered = if is_scattered { piece } else { Span::default() };
         Ok(())

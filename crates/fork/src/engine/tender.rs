@@ -89,9 +89,8 @@ enum Did {
 }
 
 impl<'t> Tender<'_, 't> {
-    /// Plays the slice. The caller has blocked signals, which
-    /// `_blocked` proves, holds other threads still, and has [excluded](super::own::exclude) what they use. Nothing
-    /// here uses the heap.
+    /// Plays the slice. The caller has blocked signals, which `_blocked` proves, holds other threads still, and has
+    /// [excluded](super::own::exclude) what they use. Nothing here uses the heap.
     ///
     /// # Safety
     ///
@@ -99,9 +98,7 @@ impl<'t> Tender<'_, 't> {
     ///    requests.
     pub(crate) unsafe fn play(mut self, _blocked: &Blocked) -> Result<Played, Stopped> {
         let tending = &self.shared.tending;
-        let Pause::Within(time) = self.options.pause else {
-            return Ok(Played::NOTHING);
-        };
+        let Pause::Within(time) = self.options.pause else { return Ok(Played::NOTHING) };
         let mut at = tending.at();
         if at == 0 {
             self.tables.ledger.begin_pass(self.options.pays);
@@ -109,8 +106,8 @@ impl<'t> Tender<'_, 't> {
         self.tables.ledger.hot.look_by(tending.sight(self.pagemap.way()));
         self.places.begin(&mut self.tables.vmas)?;
         let mut budget = Budget::new(tending.mappings());
-        let (mut worked, mut made, mut refrozen, mut in_a_row, mut pass) = (0, 0, 0, 0, Pass::UnderWay);
-        let mut is_for_round = false;
+        let (mut worked, mut made, mut refrozen, mut in_a_row) = (0, 0, 0, 0);
+        let (mut is_for_round, mut is_over) = (false, false);
         let mut left = ArrayVec::<u32, MOST_LEFT>::new();
         let is_any_to_go = self.refreezer(time).is_any_to_go();
         let outcome = loop {
@@ -122,10 +119,7 @@ impl<'t> Tender<'_, 't> {
                 Next::Piece(piece, kind) => (piece, kind),
                 Next::Later { at } => break Tended::More { at },
                 Next::Nothing => {
-                    if refreezes {
-                        forget_unmapped(self.tables, self.shared, self.places)?;
-                        pass = Pass::Over(frozen(self.tables.extents));
-                    }
+                    is_over = refreezes;
                     break tending.end_of_pass();
                 }
             };
@@ -188,6 +182,9 @@ impl<'t> Tender<'_, 't> {
         if !left.is_empty() {
             withdraw(self.tables, self.shared, &left, made * PIECE);
         }
+        // Behind that, since it counts anew what is frozen.
+        let is_counted = is_over && forget_unmapped(self.tables, self.shared, self.places).is_ok();
+        let pass = if is_counted { Pass::Over(frozen(self.tables.extents)) } else { Pass::UnderWay };
         Ok(Played { tended: outcome, worked, refrozen, pass, is_for_round })
     }
 
