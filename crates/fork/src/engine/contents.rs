@@ -9,7 +9,7 @@ use std::ops::Range;
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::memory::vec::MappedVec;
 
-use super::frozen_map::MOST_SERIAL;
+use super::entry::MOST_SERIAL;
 use super::piece::PIECE;
 use super::runs::PieceRuns;
 
@@ -176,7 +176,7 @@ mod tests {
     use palimpsest_sys::pages::maps::Permissions;
 
     use super::*;
-    use crate::engine::frozen_map::Entry;
+    use crate::engine::entry::Entry;
 
     fn empty() -> Contents {
         Contents::new(MappedVec::with_capacity(16).expect("memory"))

@@ -28,150 +28,23 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
 use palimpsest_sys::memory::span::Span;
-use palimpsest_sys::memory::traits::Traits;
-use palimpsest_sys::pages::maps::Permissions;
-use palimpsest_sys::pages::vmas::VmaFlags;
+
+use super::entry::{BUSY, Entry, UNSURE};
+use super::slots::Slots;
 
 /// Most slots. Untouched ones cost nothing.
 const SPANS: usize = 1 << 14;
+/// As many of them are in the map itself: enough for a few gigabytes that were frozen in one go.
+const NEAR: usize = 64;
 /// The start of a slot that is being filled: above every end, so that its span is empty.
 const CLAIMED: usize = usize::MAX;
 /// How often a reader tries a slot that is being changed.
 const PATIENCE: usize = 1 << 14;
 
-/// Rights, one bit each, from this bit on.
-const RIGHTS: [(u64, Permissions); 3] =
-    [(1 << 24, Permissions::READ), (1 << 25, Permissions::WRITE), (1 << 26, Permissions::EXECUTE)];
-const FLAGS: u64 = ((1 << 24) - 1) & !KEYS;
-const SNAPSHOT: u64 = 1 << 27;
-/// The flags or the protection key are not known: this memory must stay where it is.
-const CHANGED: u64 = 1 << 28;
-const UNSURE: u64 = 1 << 29;
-const BUSY: u64 = 1 << 30;
-/// The program has erased something that the extent still holds.
-const ERASED: u64 = 1 << 63;
-/// First bit of the extent's number; the number 0 means none.
-const SERIAL: u32 = 32;
-/// The highest extent number that fits.
-pub(super) const MOST_SERIAL: u32 = (1 << 31) - 1;
-/// First bit of the protection key, in place of flags that replaceable memory never has ([`VmaFlags::USERFAULT`],
-/// [`VmaFlags::SHADOW_STACK`]).
-const KEY: u32 = 12;
-const KEYS: u64 = 15 << KEY;
+/// The other slots. Zeroed memory is valid.
+pub(super) type FarSpans = [Slot; SPANS - NEAR];
 
-/// What the map says of a span.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Entry(u64);
-
-impl Entry {
-    /// Describes memory with these rights. Without `flags`, its flags are unknown.
-    pub(crate) fn new(permissions: Permissions, flags: Option<VmaFlags>, extent: u32) -> Self {
-        let flags = flags.map_or(CHANGED, |flags| u64::from(flags.bits()) & FLAGS);
-        Self(flags | u64::from(extent) << SERIAL & !ERASED).with_rights(permissions)
-    }
-
-    /// Describes memory of a snapshot, which must stay where it is.
-    pub(crate) fn of_snapshot(permissions: Permissions) -> Self {
-        Self(SNAPSHOT | CHANGED).with_rights(permissions)
-    }
-
-    /// Describes memory that may be frozen, with unknown rights.
-    pub(crate) const fn unknown() -> Self {
-        Self(CHANGED | UNSURE)
-    }
-
-    /// Returns the entry with other rights.
-    #[must_use]
-    pub(crate) fn with_rights(self, permissions: Permissions) -> Self {
-        RIGHTS.iter().fold(self, |Self(all), (bit, right)| {
-            Self(if permissions.contains(*right) { all | bit } else { all & !bit })
-        })
-    }
-
-    /// Returns the entry with unknown flags.
-    #[must_use]
-    pub(crate) const fn changed(self) -> Self {
-        Self(self.0 | CHANGED)
-    }
-
-    /// Returns the entry as unsure: its rights are unknown too.
-    #[must_use]
-    pub(crate) const fn unsure(self) -> Self {
-        Self(self.0 | CHANGED | UNSURE)
-    }
-
-    /// Returns the entry with a mark that something its extent holds was erased.
-    #[must_use]
-    pub(crate) const fn erased(self) -> Self {
-        Self(self.0 | ERASED)
-    }
-
-    /// Returns the entry as anonymous memory, without an extent.
-    #[must_use]
-    pub(crate) const fn thawed(self) -> Self {
-        Self(self.0 & ((1 << SERIAL) - 1))
-    }
-
-    /// Returns the entry with these flags set and cleared.
-    #[must_use]
-    pub(crate) const fn with_flags(self, set: VmaFlags, cleared: VmaFlags) -> Self {
-        Self(self.0 & !(cleared.bits() as u64 & FLAGS) | set.bits() as u64 & FLAGS)
-    }
-
-    /// Returns the entry with a protection key; with unknown flags if there is no such key.
-    #[must_use]
-    pub(crate) const fn with_key(self, key: u32) -> Self {
-        let rest = Self(self.0 & !KEYS);
-        if key < 16 { Self(rest.0 | (key as u64) << KEY) } else { rest.changed() }
-    }
-
-    /// Returns the protection key.
-    pub(crate) const fn key(self) -> u32 {
-        ((self.0 & KEYS) >> KEY) as u32
-    }
-
-    /// Returns the traits that a replacement must have, if they are known.
-    pub(crate) fn traits(self) -> Option<Traits> {
-        let (permissions, protection_key) = (self.permissions(), self.key());
-        self.flags().map(|flags| Traits { permissions, flags, protection_key })
-    }
-
-    /// Returns the flags, if they are known.
-    pub(crate) const fn flags(self) -> Option<VmaFlags> {
-        if self.0 & (CHANGED | UNSURE) != 0 { None } else { Some(VmaFlags::from_bits((self.0 & FLAGS) as u32)) }
-    }
-
-    /// Returns the rights.
-    pub(crate) fn permissions(self) -> Permissions {
-        let has = RIGHTS.iter().filter(|(bit, _)| self.0 & bit != 0);
-        has.fold(Permissions::default(), |all, (_, right)| all.union(*right))
-    }
-
-    pub(crate) const fn is_sure(self) -> bool {
-        self.0 & UNSURE == 0
-    }
-
-    pub(crate) const fn is_of_snapshot(self) -> bool {
-        self.0 & SNAPSHOT != 0
-    }
-
-    /// Whether the memory was frozen, and is certainly anonymous now.
-    pub(crate) const fn is_thawed(self) -> bool {
-        self.is_sure() && !self.is_of_snapshot() && self.extent().is_none()
-    }
-
-    pub(crate) const fn is_erased(self) -> bool {
-        self.0 & ERASED != 0
-    }
-
-    /// Returns the extent's serial number; `None` for a snapshot and for thawed memory.
-    pub(crate) const fn extent(self) -> Option<u32> {
-        let serial = ((self.0 & !ERASED) >> SERIAL) as u32;
-        if serial == 0 { None } else { Some(serial) }
-    }
-}
-
-/// The map. Zeroed memory is a valid, empty one.
+/// The map.
 ///
 /// | field | written by |
 /// |---|---|
@@ -192,17 +65,20 @@ pub(crate) struct FrozenMap {
     used: AtomicUsize,
     /// At least as many as the slots behind the sorted ones that were given back.
     free: AtomicUsize,
-    slots: [Slot; SPANS],
+    slots: Slots<Slot, NEAR>,
 }
 
-#[derive(Default)]
-struct Slot {
+pub(super) struct Slot {
     start: AtomicUsize,
     end: AtomicUsize,
     entry: AtomicU64,
 }
 
 impl Slot {
+    const fn new() -> Self {
+        Self { start: AtomicUsize::new(0), end: AtomicUsize::new(0), entry: AtomicU64::new(0) }
+    }
+
     fn span(&self) -> Span {
         Span::new(self.start.load(Ordering::Relaxed), self.end.load(Ordering::Relaxed))
     }
@@ -273,6 +149,20 @@ impl Slot {
 }
 
 impl FrozenMap {
+    /// Makes an empty map.
+    pub(super) const fn new(far: &'static FarSpans) -> Self {
+        Self {
+            low: AtomicUsize::new(0),
+            high: AtomicUsize::new(0),
+            generation: AtomicUsize::new(0),
+            epoch: AtomicUsize::new(0),
+            sorted: AtomicUsize::new(0),
+            used: AtomicUsize::new(0),
+            free: AtomicUsize::new(0),
+            slots: Slots::new([const { Slot::new() }; NEAR], far),
+        }
+    }
+
     /// Whether `span` may hold frozen memory.
     pub(crate) fn holds(&self, span: Span) -> bool {
         self.bounds().overlaps(span) && self.first(span).is_some()
@@ -299,11 +189,12 @@ impl FrozenMap {
                 return Some((unknown, Entry::unknown()));
             }
         }
-        let (sorted, later) = self.used().split_at(self.sorted.load(Ordering::Relaxed).min(self.used().len()));
-        let place = sorted.partition_point(|slot| slot.end.load(Ordering::Relaxed) <= span.start);
-        let ahead = sorted[place..].iter().take_while(|slot| slot.start.load(Ordering::Relaxed) < span.end);
+        let (sorted, used) = self.counts();
+        let place = self.slots.partition_point(sorted, |slot| slot.end.load(Ordering::Relaxed) <= span.start);
+        let ahead = self.slots.iter(place..sorted).take_while(|slot| slot.start.load(Ordering::Relaxed) < span.end);
         let is_inside = |slot: &&Slot| span.overlaps(slot.span());
-        let candidates = ahead.filter(is_inside).take(1).chain(later.iter().filter(is_inside)).map(Slot::read);
+        let later = self.slots.iter(sorted..used).filter(is_inside);
+        let candidates = ahead.filter(is_inside).take(1).chain(later).map(Slot::read);
         candidates.filter(|(known, _)| span.overlaps(*known)).min_by_key(|(known, _)| known.start)
     }
 
@@ -314,13 +205,13 @@ impl FrozenMap {
 
     /// Returns the lowest span from `at` on for which `is_wanted` returns true.
     pub(crate) fn next(&self, at: usize, is_wanted: impl Fn(Entry) -> bool) -> Option<(Span, Entry)> {
-        let all = self.used().iter().map(Slot::read).filter(|(span, _)| !span.is_empty() && span.start >= at);
+        let all = self.all().filter(|(span, _)| span.start >= at);
         all.filter(|(_, entry)| is_wanted(*entry)).min_by_key(|(span, _)| span.start)
     }
 
     /// Returns the lowest extent number above `after` for which `is_wanted` returns true of any entry.
     pub(crate) fn next_extent(&self, after: u32, is_wanted: impl Fn(Entry) -> bool) -> Option<u32> {
-        let all = self.used().iter().map(Slot::read).filter(|(span, entry)| !span.is_empty() && is_wanted(*entry));
+        let all = self.all().filter(|(_, entry)| is_wanted(*entry));
         all.filter_map(|(_, entry)| entry.extent()).filter(|serial| *serial > after).min()
     }
 
@@ -381,32 +272,31 @@ impl FrozenMap {
     /// Sorts added spans in, so that a search need not read them all. Only while no other thread runs. Does nothing if
     /// a thread is held in the middle of a change.
     pub(super) fn sort(&self) {
-        let used = self.used();
-        let sorted = self.sorted.load(Ordering::Relaxed).min(used.len());
-        if sorted == used.len() || self.is_in_doubt() || self.is_half_done(sorted) {
+        let (slots, (sorted, used)) = (&self.slots, self.counts());
+        if sorted == used || self.is_in_doubt() || self.is_half_done(sorted) {
             return;
         }
         self.generation.fetch_add(1, Ordering::Relaxed);
         let mut count = 0;
-        for (index, slot) in used.iter().enumerate() {
+        for (index, slot) in slots.iter(0..used).enumerate() {
             let (span, entry) = (slot.span(), Entry(slot.entry.load(Ordering::Relaxed)));
             if span.is_empty() {
                 continue;
             }
             let place = match index < sorted {
                 true => count,
-                false => used[..count].partition_point(|known| known.start.load(Ordering::Relaxed) < span.start),
+                false => slots.partition_point(count, |known| known.start.load(Ordering::Relaxed) < span.start),
             };
             for at in (place..count).rev() {
-                used[at + 1].fill(used[at].span(), Entry(used[at].entry.load(Ordering::Relaxed)));
+                slots[at + 1].fill(slots[at].span(), Entry(slots[at].entry.load(Ordering::Relaxed)));
             }
             // A slot that keeps its place is not written: every written page costs every fork.
             if place != index {
-                used[place].fill(span, entry);
+                slots[place].fill(span, entry);
             }
             count += 1;
         }
-        for slot in &used[count..] {
+        for slot in slots.iter(count..used) {
             slot.fill(Span::default(), Entry(0));
         }
         self.sorted.store(count, Ordering::Relaxed);
@@ -418,10 +308,10 @@ impl FrozenMap {
     /// locked, has claimed, is giving back, or was given and has not claimed yet.
     fn is_half_done(&self, sorted: usize) -> bool {
         let is_locked = |slot: &Slot| slot.entry.load(Ordering::Relaxed) & BUSY != 0;
-        let later = &self.used()[sorted..];
+        let later = || self.slots.iter(sorted..self.counts().1);
         let is_between = |slot: &Slot| slot.start.load(Ordering::Relaxed) != 0 && slot.span().is_empty();
-        let free = later.iter().filter(|slot| slot.start.load(Ordering::Relaxed) == 0).count();
-        self.used().iter().any(is_locked) || later.iter().any(is_between) || free > self.free.load(Ordering::Relaxed)
+        let free = later().filter(|slot| slot.start.load(Ordering::Relaxed) == 0).count();
+        self.used().any(is_locked) || later().any(is_between) || free > self.free.load(Ordering::Relaxed)
     }
 
     /// Notes that `span` is anonymous now. Forgets it if room is short.
@@ -449,10 +339,9 @@ impl FrozenMap {
 
     /// Claims a free slot: the next unused one, or one that was given back.
     fn claim(&self) -> Option<&Slot> {
-        let sorted = self.sorted.load(Ordering::Relaxed).min(SPANS);
+        let (sorted, used) = self.counts();
         if self.free.load(Ordering::Relaxed) > 0 {
-            let later = self.used().get(sorted..).unwrap_or_default();
-            if let Some(slot) = later.iter().find(|slot| slot.claim()) {
+            if let Some(slot) = self.slots.iter(sorted..used).find(|slot| slot.claim()) {
                 let _ = self.free.try_update(Ordering::Relaxed, Ordering::Relaxed, |free| free.checked_sub(1));
                 return Some(slot);
             }
@@ -495,12 +384,11 @@ impl FrozenMap {
     }
 
     fn rewrite_once(&self, span: Span, change: &dyn Fn(Entry) -> Option<Entry>) {
-        let (sorted, _) = self.used().split_at(self.sorted.load(Ordering::Relaxed).min(self.used().len()));
-        let place = sorted.partition_point(|slot| slot.end.load(Ordering::Relaxed) <= span.start);
-        let count = sorted[place..].iter().take_while(|slot| slot.start.load(Ordering::Relaxed) < span.end).count();
-        let ahead = place..place + count;
-        let later = sorted.len()..self.used().len();
-        for index in ahead.chain(later) {
+        let (sorted, used) = self.counts();
+        let place = self.slots.partition_point(sorted, |slot| slot.end.load(Ordering::Relaxed) <= span.start);
+        let ahead = self.slots.iter(place..sorted).take_while(|slot| slot.start.load(Ordering::Relaxed) < span.end);
+        let ahead = place..place + ahead.count();
+        for index in ahead.chain(sorted..used) {
             let slot = &self.slots[index];
             if span.overlaps(slot.span()) {
                 self.rewrite_slot(index, span, change);
@@ -547,7 +435,7 @@ impl FrozenMap {
 
     /// Iterates over all entries, in no order.
     pub(super) fn all(&self) -> impl Iterator<Item = (Span, Entry)> {
-        self.used().iter().map(Slot::read).filter(|(span, _)| !span.is_empty())
+        self.used().map(Slot::read).filter(|(span, _)| !span.is_empty())
     }
 
     /// Returns the span from the first to the last address.
@@ -569,8 +457,14 @@ impl FrozenMap {
         }
     }
 
-    fn used(&self) -> &[Slot] {
-        &self.slots[..self.used.load(Ordering::Relaxed).min(SPANS)]
+    fn used(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.iter(0..self.counts().1)
+    }
+
+    /// Returns how many slots are sorted, and how many are used.
+    fn counts(&self) -> (usize, usize) {
+        let used = self.used.load(Ordering::Relaxed).min(SPANS);
+        (self.sorted.load(Ordering::Relaxed).min(used), used)
     }
 }
 

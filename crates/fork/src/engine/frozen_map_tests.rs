@@ -1,12 +1,15 @@
 use palimpsest_sys::memory::vec::leak_zeroed;
+use palimpsest_sys::pages::maps::Permissions;
+use palimpsest_sys::pages::vmas::VmaFlags;
 
 use super::*;
+use crate::engine::entry::MOST_SERIAL;
 
 fn empty() -> &'static FrozenMap {
-    let place = leak_zeroed(size_of::<FrozenMap>()).expect("memory").cast::<FrozenMap>();
+    let place = leak_zeroed(size_of::<FarSpans>()).expect("memory").cast::<FarSpans>();
     // SAFETY: zeroed memory of that size, aligned to a page and never given back; it holds atomics, for which zero is
     // valid.
-    unsafe { place.as_ref() }
+    Box::leak(Box::new(FrozenMap::new(unsafe { place.as_ref() })))
 }
 
 const fn pages(start: usize, end: usize) -> Span {
@@ -118,7 +121,7 @@ fn what_was_added_is_sorted_unless_somebody_is_in_the_middle_of_a_change() {
     map.free.store(1, Ordering::Relaxed);
     map.sort();
     assert_eq!(state(), (101, 101), "what is empty is gone");
-    let starts: Vec<_> = map.used().iter().map(|slot| slot.span().start >> 12).collect();
+    let starts: Vec<_> = map.used().map(|slot| slot.span().start >> 12).collect();
     assert!(starts.is_sorted(), "{starts:?}");
     assert_eq!(map.first(pages(500, 506)), Some((pages(505, 506), plain().changed())));
     assert_eq!(map.first(pages(31, 40)), Some((pages(31, 35), plain())));
@@ -162,7 +165,7 @@ fn pages_say_what_was_said_of_them_last() {
             let end = (start + 1 + next(12)).min(PAGES);
             if next(4) == 0 {
                 map.sort();
-                assert_eq!(map.sorted.load(Ordering::Relaxed), map.used().len(), "nobody else is at it");
+                assert_eq!(map.sorted.load(Ordering::Relaxed), map.used().count(), "nobody else is at it");
             }
             match next(4) {
                 0 => {

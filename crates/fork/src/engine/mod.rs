@@ -15,10 +15,10 @@
 //! | `copy` | the freeze: extents that are filled piece by piece |
 //! | `repair`, `subject`, `thawing` | frozen memory that was written to, and memory that becomes anonymous again |
 //! | `fresh` | the extent that is being filled |
-//! | `tables`, `contents`, `frozen_map`, `origins` | what is known, outside the heap |
+//! | `tables`, `contents`, `frozen_map`, `origins`, `apart` | what is known, outside the heap, and where it lies |
 //! | `ledger`, `hot`, `huge`, `account` | what pays and what is left alone; they never ask the kernel |
 //! | `agenda`, `pace`, `places`, `window` | the freeze in slices: what is left to do, how much fits, what is there now |
-//! | `records`, `prices`, `runs`, `piece`, `budget`, `sight` | what they need; a piece is copied, and shown with what it had; who tells which pieces are huge |
+//! | `entry`, `slots`, `records`, `prices`, `runs`, `piece`, `budget`, `sight` | what they need; a piece is copied, and shown with what it had; who tells which pieces are huge |
 //!
 //! Each module uses those below it and its neighbours in a row, in one direction. The phases of a round (`plan`,
 //! `repair`, `copy`) are structs over `&mut Tables`.
@@ -28,9 +28,11 @@
 
 mod account;
 pub(crate) mod agenda;
+mod apart;
 pub(crate) mod budget;
 mod contents;
 mod copy;
+pub(crate) mod entry;
 pub(crate) mod errands;
 mod fresh;
 pub(crate) mod frozen_map;
@@ -59,6 +61,7 @@ mod runs;
 mod settle;
 mod sight;
 pub(crate) mod slice;
+mod slots;
 mod statistics;
 mod subject;
 mod tables;

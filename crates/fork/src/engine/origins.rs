@@ -8,27 +8,37 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use palimpsest_sys::memory::span::Span;
 
+use super::slots::Slots;
+
 /// Most extents listed. Untouched slots cost nothing. Extents beyond these may have held anything.
 const ORIGINS: usize = 1 << 12;
+/// As many of the slots are in the table itself.
+const NEAR: usize = 64;
 
-/// The table. Zeroed memory is a valid, empty one.
+/// The other slots. Zeroed memory is valid.
+pub(super) type FarOrigins = [Origin; ORIGINS - NEAR];
+
+/// The table.
 pub(crate) struct Origins {
     /// Slots filled; more than there are slots if some extents found no room.
     used: AtomicUsize,
     /// One bit for the extents of several numbers: memory of one of them was moved since the last round, so that its
     /// present addresses are not those whose bytes it held.
     moved: AtomicU64,
-    slots: [Origin; ORIGINS],
+    slots: Slots<Origin, NEAR>,
 }
 
-#[derive(Default)]
-struct Origin {
+pub(super) struct Origin {
     start: AtomicUsize,
     end: AtomicUsize,
     serial: AtomicU32,
 }
 
 impl Origin {
+    const fn new() -> Self {
+        Self { start: AtomicUsize::new(0), end: AtomicUsize::new(0), serial: AtomicU32::new(0) }
+    }
+
     fn span(&self) -> Span {
         Span::new(self.start.load(Ordering::Relaxed), self.end.load(Ordering::Relaxed))
     }
@@ -43,6 +53,12 @@ const fn bit(serial: u32) -> u64 {
 }
 
 impl Origins {
+    /// Makes an empty table.
+    pub(super) const fn new(far: &'static FarOrigins) -> Self {
+        let slots = Slots::new([const { Origin::new() }; NEAR], far);
+        Self { used: AtomicUsize::new(0), moved: AtomicU64::new(0), slots }
+    }
+
     /// Begins anew.
     pub(super) fn clear(&self) {
         self.used.store(0, Ordering::Relaxed);
@@ -53,7 +69,7 @@ impl Origins {
     pub(super) fn doubt(&self) {
         self.clear();
         self.used.store(ORIGINS + 1, Ordering::Relaxed);
-        for slot in &self.slots {
+        for slot in self.slots.iter(0..ORIGINS) {
             slot.serial.store(0, Ordering::Relaxed);
         }
     }
@@ -84,7 +100,7 @@ impl Origins {
 
     /// Whether any extent may have held bytes of `span`.
     pub(crate) fn may_hold(&self, span: Span) -> bool {
-        !self.is_complete() || self.used().iter().any(|slot| slot.span().overlaps(span))
+        !self.is_complete() || self.used().any(|slot| slot.span().overlaps(span))
     }
 
     /// Whether this extent may have held bytes of `span`.
@@ -92,7 +108,7 @@ impl Origins {
         if self.is_moved(serial) {
             return true;
         }
-        match self.used().iter().find(|slot| slot.serial() == serial) {
+        match self.used().find(|slot| slot.serial() == serial) {
             Some(slot) => slot.span().overlaps(span),
             None => self.used.load(Ordering::Relaxed) > ORIGINS,
         }
@@ -105,13 +121,13 @@ impl Origins {
 
     /// Removes an extent that is gone.
     pub(crate) fn forget(&self, serial: u32) {
-        for slot in self.used().iter().filter(|slot| slot.serial() == serial) {
+        for slot in self.used().filter(|slot| slot.serial() == serial) {
             slot.end.store(slot.start.load(Ordering::Relaxed), Ordering::Relaxed);
         }
     }
 
-    fn used(&self) -> &[Origin] {
-        &self.slots[..self.used.load(Ordering::Relaxed).min(ORIGINS)]
+    fn used(&self) -> impl Iterator<Item = &Origin> {
+        self.slots.iter(0..self.used.load(Ordering::Relaxed).min(ORIGINS))
     }
 }
 
@@ -121,11 +137,11 @@ mod tests {
 
     use super::*;
 
-    fn empty() -> &'static Origins {
-        let place = leak_zeroed(size_of::<Origins>()).expect("memory").cast::<Origins>();
+    fn empty() -> Origins {
+        let place = leak_zeroed(size_of::<FarOrigins>()).expect("memory").cast::<FarOrigins>();
         // SAFETY: zeroed memory of that size, aligned to a page and never given back; it holds atomics, for which zero
         // is valid.
-        unsafe { place.as_ref() }
+        Origins::new(unsafe { place.as_ref() })
     }
 
     #[test]

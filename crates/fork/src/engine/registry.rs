@@ -9,9 +9,8 @@
 //! * The rest of [`Shared`] is atomics that anybody reads at any time: [statistics](Statistics), and the
 //!   [map](super::frozen_map) of what is frozen.
 //!
-//! The memory is never given back, since guards may read it at any time. What a process needs in which nothing is worth
-//! a freeze lies among this library's variables, whose mapping and page table each fork copies in any case. The rest is
-//! a mapping of its own, to which such a process never writes: the kernel then copies nothing of it but its bounds.
+//! The memory is never given back, since guards may read it at any time. What is used first lies among this library's
+//! variables, and the rest [apart](super::apart).
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -19,24 +18,22 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 
 use palimpsest_sys::MapError;
-use palimpsest_sys::memory::calls;
 use palimpsest_sys::memory::span::Span;
-use palimpsest_sys::memory::vec::{MappedVec, leak_zeroed};
-use palimpsest_sys::proc::sysctl;
 use palimpsest_sys::threads::deputy::Desk;
 
-use super::agenda::{Agenda, Item, MOST_ITEMS};
+use super::agenda::Agenda;
+use super::apart::{Apart, Near, Room};
 use super::contents::Contents;
-use super::frozen_map::{Entry, FrozenMap};
-use super::hot::{HotPiece, HotPieces, MOST_HOT};
+use super::entry::Entry;
+use super::frozen_map::FrozenMap;
+use super::hot::HotPieces;
 use super::ledger::Ledger;
 use super::left_alone::LeftAlone;
 use super::moves::Move;
 use super::origins::Origins;
-use super::piece::PIECE;
 use super::prices::{Memory, Prices};
 use super::progress;
-use super::records::{Held, frozen};
+use super::records::frozen;
 use super::sight::Sight;
 use super::statistics::Statistics;
 use super::tables::{Lasting, Tables};
@@ -71,24 +68,20 @@ pub(crate) struct Shared {
     /// How far a freeze in slices has come.
     pub(crate) progress: progress::Gauges,
     pub(crate) tending: Tending,
-    pub(crate) left_alone: LeftAlone,
-    pub(crate) map: &'static FrozenMap,
-    pub(crate) origins: &'static Origins,
     /// The process that asks for huge pages while this one goes on.
-    pub(crate) desk: &'static Desk,
+    pub(crate) desk: Desk,
+    pub(crate) map: FrozenMap,
+    pub(crate) origins: Origins,
+    /// # Invariants
+    ///
+    /// Only the tables in `lasting` refer to it.
+    near: UnsafeCell<Near>,
+    pub(crate) left_alone: LeftAlone,
+    apart: &'static Apart,
 }
 
-/// What is apart, in memory that starts as zeros: written only once something is frozen, gathered or moved.
-#[repr(C)]
-struct Apart {
-    map: FrozenMap,
-    origins: Origins,
-    /// Last, since its stack is seldom used.
-    desk: Desk,
-}
-
-// SAFETY: everything is atomic but `lasting`, which only the holder of `owner` refers to, one at a time in a process;
-// what the references lead to may be shared.
+// SAFETY: everything is atomic but `lasting` and `near`, which only the holder of `owner` refers to, one at a time in a
+// process; what the references lead to may be shared.
 unsafe impl Sync for Shared {}
 
 /// Room for the tables of a process, in whole pages: no child copies other variables with them.
@@ -96,14 +89,14 @@ unsafe impl Sync for Shared {}
 /// # Invariants
 ///
 /// Only whoever has set [`IS_TAKEN`] writes to it.
-struct Room(UnsafeCell<MaybeUninit<Shared>>);
+struct OwnRoom(UnsafeCell<MaybeUninit<Shared>>);
 
 // SAFETY: by its invariant, one thread uses it; what others see of it they are given by `SHARED`.
-unsafe impl Sync for Room {}
+unsafe impl Sync for OwnRoom {}
 
 // In a section with other variables in whole pages, so that they leave no gaps between the rest.
 #[cfg_attr(not(miri), unsafe(link_section = "palimpsest_room"))]
-static ROOM: Room = Room(UnsafeCell::new(MaybeUninit::zeroed()));
+static ROOM: OwnRoom = OwnRoom(UnsafeCell::new(MaybeUninit::zeroed()));
 
 /// Whether the room is taken: by another thread, perhaps in a parent. `Relaxed`: whoever takes it passes on what is in
 /// it by [`SHARED`].
@@ -196,75 +189,27 @@ pub(crate) fn known() -> Result<&'static Shared, MapError> {
     shared().map_or_else(make, Ok)
 }
 
-/// Most mappings that the tables have room for, however high the sysctl is: the tables are only address space.
-const MOST_MAPPINGS: usize = 1 << 21;
-
 /// The holder of a lock that a child does not have.
 const LOST: i32 = -1;
 
 /// How often a taken lock is tried. Whoever interrupts its holder gets past it.
 const PATIENCE: usize = 1 << 10;
 
-/// Returns how many mappings the process can have.
-fn most_mappings() -> usize {
-    let limit = sysctl::max_map_count().unwrap_or(65_530);
-    // On top of these come mappings of the kernel, and those that stay when a limit is lowered.
-    usize::try_from(limit).unwrap_or(MOST_MAPPINGS).min(MOST_MAPPINGS) + 1024
-}
-
 fn make() -> Result<&'static Shared, MapError> {
-    let page = rustix::param::page_size();
     let own = take_room();
-    // One mapping for all, with what is often used at its start: mappings and page tables cost every fork.
-    let apart = size_of::<Apart>().next_multiple_of(page);
-    let hot = (MOST_HOT * size_of::<HotPiece>()).next_multiple_of(page);
-    let items = (MOST_ITEMS * size_of::<Item>()).next_multiple_of(page);
-    let contents = Contents::bytes().next_multiple_of(page);
-    let extents = (most_mappings() * size_of::<Held>()).next_multiple_of(page);
-    let head = if own.is_none() { size_of::<Shared>().next_multiple_of(page) } else { 0 };
-    let len = head + apart + hot + items + contents + extents;
-    let room = leak_zeroed(len + PIECE)?;
-    // What a usual process uses of the tables then needs one page table, the only one that a child gets a copy of.
-    let ahead = room.as_ptr().addr().next_multiple_of(PIECE) - room.as_ptr().addr();
-    // SAFETY: that many bytes more were mapped than are needed.
-    let whole = unsafe { room.add(ahead) };
-    // What is left before and behind as well, or the kernel would cut it into three mappings: each costs every fork.
-    let all = Span::new(room.as_ptr().expose_provenance(), room.as_ptr().addr() + len + PIECE);
-    // A huge page would be copied as a whole. A kernel that refuses makes none. SAFETY: 1. changes no contents.
-    if unsafe { calls::advise(all, libc::MADV_NOHUGEPAGE) }.is_ok() {
-        // The kernel makes no mapping of this and a neighbour without that advice, so that the pages on both sides,
-        // each a mapping to copy as well, are not needed to keep them apart.
-        for guard in [Span::new(all.start - page, all.start), Span::new(all.end, all.end + page)] {
-            // SAFETY: a page without rights that came with the room, whose only user is this function. A refusal
-            // leaves it.
-            let _ = unsafe { calls::unmap(guard) };
-        }
-    }
-    // SAFETY: inside the memory made for it.
-    let apart_place = unsafe { whole.add(head) };
-    // SAFETY: as above.
-    let hot_place = unsafe { apart_place.add(apart) };
-    // SAFETY: as above.
-    let items_place = unsafe { hot_place.add(hot) };
-    // SAFETY: as above.
-    let contents_place = unsafe { items_place.add(items) };
-    // SAFETY: as above.
-    let extents_place = unsafe { contents_place.add(contents) };
-    // SAFETY: fresh memory of the right size, aligned to a page and never given back; all of it is atomics and memory
-    // for a stack, for which zero is valid.
-    let apart = unsafe { apart_place.cast::<Apart>().as_ref() };
+    let room = Room::map(if own.is_none() { size_of::<Shared>() } else { 0 })?;
+    let (apart, place) = (room.apart, own.unwrap_or(room.head.cast()));
+    // SAFETY: inside the room that only this call has taken or made.
+    let near = unsafe { &raw mut (*place.as_ptr()).near };
+    // SAFETY: 1. in that room, which is never given back; by the field's invariant.
+    let tables = unsafe { room.tables(UnsafeCell::raw_get(near)) };
     let lasting = Lasting {
-        // SAFETY: 1. whole pages of the mapping made above, behind what is apart and before the items.
-        ledger: Ledger::new(HotPieces::new(unsafe { MappedVec::within(hot_place, hot) }), Prices::new(page)),
-        // SAFETY: 1. whole pages of that mapping, before the contents.
-        agenda: Agenda::new(unsafe { MappedVec::within(items_place, items) }),
-        // SAFETY: 1. whole pages of that mapping, before the extents.
-        contents: Contents::new(unsafe { MappedVec::within(contents_place, contents) }),
-        // SAFETY: 1. the last whole pages of that mapping.
-        extents: unsafe { MappedVec::within(extents_place, extents) },
+        ledger: Ledger::new(HotPieces::new(tables.hot), Prices::new(rustix::param::page_size())),
+        agenda: Agenda::new(tables.items),
+        contents: Contents::new(tables.contents),
+        extents: tables.extents,
         options: Options::new(),
     };
-    let place = own.unwrap_or(whole.cast());
     let made = Shared {
         owner: AtomicI32::new(0),
         statistics: Statistics::default(),
@@ -274,10 +219,12 @@ fn make() -> Result<&'static Shared, MapError> {
         trials: Trials::default(),
         progress: progress::Gauges::default(),
         tending: Tending::default(),
+        desk: Desk::new(&apart.stack),
+        map: FrozenMap::new(&apart.map),
+        origins: Origins::new(&apart.origins),
+        near: UnsafeCell::new(Near::new()),
         left_alone: LeftAlone::new(),
-        map: &apart.map,
-        origins: &apart.origins,
-        desk: &apart.desk,
+        apart,
     };
     // SAFETY: room of the right size, aligned to a page, that only this call has taken or made.
     unsafe { place.write(made) };
@@ -386,7 +333,7 @@ impl Shared {
 
     /// Returns where this lies, and what is apart.
     pub(crate) fn spans(&self) -> [Span; 2] {
-        let (own, apart) = (ptr::from_ref(self).addr(), ptr::from_ref(self.map).addr());
+        let (own, apart) = (ptr::from_ref(self).addr(), ptr::from_ref(self.apart).addr());
         [Span::new(own, own + size_of::<Self>()), Span::new(apart, apart + size_of::<Apart>())]
     }
 
@@ -519,79 +466,5 @@ impl std::fmt::Debug for Shared {
 }
 
 #[cfg(test)]
-mod tests {
-    use palimpsest_sys::pages::maps::{Maps, Permissions};
-
-    use super::*;
-
-    /// Fails on: advice for a part of what was mapped, which makes three mappings of the tables for forks to copy;
-    /// pages without rights that stay beside them, which does as well; whatever is written there before there is need.
-    #[test]
-    fn the_tables_are_one_mapping_and_no_page_without_rights_beside_it() {
-        if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
-            println!("skipped: a kernel without huge pages takes no advice on them");
-            return;
-        }
-        const ALONE: &str = "PALIMPSEST_FORK_ALONE";
-        if std::env::var_os(ALONE).is_none() {
-            // Another test may have made the tables of this process.
-            let name = "engine::registry::tests::the_tables_are_one_mapping_and_no_page_without_rights_beside_it";
-            let mut alone = std::process::Command::new(std::env::current_exe().expect("/proc"));
-            let alone = alone.args(["--exact", name, "--nocapture"]).env(ALONE, "1").output().expect("this program");
-            assert!(alone.status.success(), "{}", String::from_utf8_lossy(&alone.stdout));
-            return;
-        }
-        let before = Maps::read().expect("/proc");
-        let shared = known().expect("memory");
-        let maps = Maps::read().expect("/proc");
-        let apart = shared.spans()[1];
-        let own = maps.at(apart.start).expect("mapped").range();
-        for beside in [own.start - 1, own.end] {
-            // The page below another thread's stack was there before.
-            let is_new = before.at(beside).is_none();
-            let beside = maps.at(beside).filter(|beside| is_new && !beside.permissions.contains(Permissions::READ));
-            assert!(beside.is_none(), "{beside:?}");
-        }
-        assert!(own.contains(&(apart.end - 1)));
-        assert_eq!(shared.spans()[0].start, ROOM.0.get().addr());
-        drop(shared.lock().expect("nobody has it"));
-        let apart = apart.rounded_out(rustix::param::page_size());
-        assert_eq!(calls::in_memory(apart), Some(0), "what a fork would copy");
-    }
-
-    /// Fails on: a child that works on tables which another thread of its parent had half-written, or drops what lay in
-    /// them.
-    #[test]
-    fn a_child_begins_anew_where_its_parents_holder_was_lost() {
-        let shared = known().expect("memory");
-        let mut locked = std::iter::repeat_with(|| shared.lock()).flatten().next().expect("it is free some time");
-        locked.ledger().hot.tear(Span::new(PIECE, 2 * PIECE));
-        locked.agenda().tear();
-        // Of a fork by this library, and of any other.
-        let forked = [true, false].map(|is_told| {
-            // SAFETY: the child makes atomic accesses and system calls, and ends.
-            let child = unsafe { libc::fork() };
-            if child == 0 {
-                if is_told {
-                    shared.unlock_in_child();
-                }
-                let Some(mut locked) = shared.lock() else { std::process::abort() };
-                let is_empty =
-                    locked.ledger().hot.in_span(Span::new(0, usize::MAX)).is_empty() && locked.ledger().huge() == 0;
-                let is_new = locked.agenda().reason().is_none() && locked.agenda().told().is_none();
-                // SAFETY: ends the child.
-                unsafe { libc::_exit(i32::from(!(is_empty && is_new))) };
-            }
-            child
-        });
-        locked.agenda().begin_in_child();
-        locked.ledger().hot.begin_in_child();
-        drop(locked);
-        for child in forked {
-            let mut status = -1;
-            // SAFETY: `status` outlives the call.
-            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-            assert_eq!(status, 0);
-        }
-    }
-}
+#[path = "registry_tests.rs"]
+mod tests;

@@ -8,7 +8,7 @@ use palimpsest_sys::threads::own::Blocked;
 
 use super::budget::{Budget, Stopped, Time};
 use super::copy::{Counts, Freezer, extent_len};
-use super::frozen_map::Entry;
+use super::entry::Entry;
 use super::glance::{Seen, glance};
 use super::mending;
 use super::piece::PIECE;

@@ -7,7 +7,8 @@ use palimpsest_sys::memory::vec::{Full, MappedVec};
 use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::vmas::{Detail, Label, Vma};
 
-use super::frozen_map::{Entry, FrozenMap};
+use super::entry::Entry;
+use super::frozen_map::FrozenMap;
 use super::places::Places;
 use super::prices::Memory;
 use super::records::{Held, frozen};
@@ -35,13 +36,13 @@ pub(super) fn settle(tables: &mut Tables<'_>, shared: &Shared) -> Memory {
         return frozen(tables.extents);
     }
     // Without memory for this, nothing is remembered.
-    let known = ever_frozen(shared.map);
+    let known = ever_frozen(&shared.map);
     let known = known.as_deref().unwrap_or_default();
     let mut room = MOST_THAWED;
     shared.map.clear();
     shared.forget_replacements();
     shared.forget_erased();
-    let mut runs = MapWriter { map: shared.map, open: None };
+    let mut runs = MapWriter { map: &shared.map, open: None };
     let mut bytes = 0;
     for index in 0..tables.vmas.len() {
         let vma = tables.vmas[index];

@@ -24,7 +24,7 @@ use super::errno::Kept;
 use super::parts::{Part, dress, keeps_key, parts, whole_pages};
 use super::release::{destroy, is_confined, release, take_turn};
 use super::{Outcome, changed, in_turn, touches};
-use crate::engine::frozen_map::Entry;
+use crate::engine::entry::Entry;
 use crate::engine::registry;
 
 /// `MADV_GUARD_INSTALL` (Linux 6.13, `include/uapi/asm-generic/mman-common.h`).

@@ -42,7 +42,7 @@ use release::take_turn;
 pub(crate) use release::{Told, forget_erased, is_confined};
 pub use release::{before_mlock, before_mlockall, confined, forget, locked, replaced_from, thaw, thaw_all};
 
-use crate::engine::frozen_map::Entry;
+use crate::engine::entry::Entry;
 use crate::engine::registry;
 
 /// What became of a call.

@@ -19,7 +19,8 @@ use super::errno::Kept;
 use super::parts::{Part, dress, keeps_key, parts, whole_pages};
 use super::release::{is_frozen, release, take_turn};
 use super::touches;
-use crate::engine::frozen_map::{Entry, FrozenMap};
+use crate::engine::entry::Entry;
+use crate::engine::frozen_map::FrozenMap;
 use crate::engine::registry;
 use crate::engine::turns::Turn;
 

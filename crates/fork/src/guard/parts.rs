@@ -5,7 +5,7 @@ use palimpsest_sys::memory::traits::Traits;
 use palimpsest_sys::pages::vmas::VmaFlags;
 use palimpsest_sys::seccomp::FreezeCall;
 
-use crate::engine::frozen_map::Entry;
+use crate::engine::entry::Entry;
 use crate::engine::registry;
 use crate::hazards::may_lock_new_memory;
 

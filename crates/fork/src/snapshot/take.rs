@@ -30,7 +30,7 @@ use super::options::{Descriptors, Scope, SnapshotOptions, Sweep, Threads};
 use super::state::{Contents, Copied, MAPPINGS, NotTaken, Part, Reach, State, Whole, pointer};
 use super::thread::{Running, Thread};
 use crate::arena;
-use crate::engine::frozen_map::Entry;
+use crate::engine::entry::Entry;
 use crate::engine::registry::{self, Shared};
 
 /// How much memory is copied and then replaced in one go, so that no more than that exists twice. Also the grain in

@@ -1,10 +1,11 @@
 //! A growable array outside the heap, for code that runs while the heap must not change.
 //!
-//! The whole capacity is reserved as address space at once and only touched as it fills, so that elements never move
-//! and growing never makes a system call. An inaccessible page on each side keeps the kernel from merging the memory
-//! with a neighbour's.
+//! The whole capacity is reserved as address space at once and only touched as it fills, so that growing never makes a
+//! system call. Elements never move, but those of an array that [begins elsewhere](MappedVec::beginning_in): once. An
+//! inaccessible page on each side keeps the kernel from merging the memory with a neighbour's.
 
 use std::fmt;
+use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 
@@ -19,12 +20,15 @@ pub use super::full::Full;
 pub struct MappedVec<T> {
     /// # Invariants
     ///
-    /// 1. `data..data + capacity` is mapped readable and writable, aligned for `T`, and belongs only to this value.
-    /// 2. The first `len <= capacity` elements are initialised.
+    /// 1. `data..data + room` is mapped readable and writable, aligned for `T`, and belongs only to this value.
+    /// 2. The first `len <= room` elements are initialised.
+    /// 3. So is `far..far + capacity`, with `room <= capacity`, and it is the same or uninitialised.
     data: NonNull<T>,
+    room: usize,
+    far: NonNull<T>,
     capacity: usize,
     len: usize,
-    /// The mapping with its two inaccessible pages.
+    /// The mapping, with its two inaccessible pages if it has them.
     area: Area,
 }
 
@@ -46,15 +50,19 @@ impl<T: Copy> MappedVec<T> {
         let bytes = area.len() - 2 * rustix::param::page_size();
         // Page alignment suffices for every `T` with at most that alignment; larger alignments do not compile.
         const { assert!(align_of::<T>() <= 4096) };
-        let data = start.cast();
-        Ok(Self { data, capacity: bytes / size_of::<T>(), len: 0, area })
+        Ok(Self::in_mapping(start, bytes, area))
     }
 
     /// Creates an array for no element, without memory.
     pub fn without_room() -> Self {
         // SAFETY: 1. no byte.
         let area = unsafe { Area::new(NonNull::dangling(), 0) };
-        Self { data: NonNull::dangling(), capacity: 0, len: 0, area }
+        Self::in_mapping(NonNull::dangling(), 0, area)
+    }
+
+    fn in_mapping(start: NonNull<u8>, bytes: usize, area: Area) -> Self {
+        let (data, capacity) = (start.cast(), bytes / size_of::<T>());
+        Self { data, room: capacity, far: data, capacity, len: 0, area }
     }
 
     /// Creates an array in `len` bytes of existing memory, such as a part of what [`leak_zeroed`] returned. Dropping it
@@ -68,7 +76,26 @@ impl<T: Copy> MappedVec<T> {
         const { assert!(size_of::<T>() > 0 && align_of::<T>() <= 4096) };
         // SAFETY: 1. whole pages that are mapped until this value is dropped (1).
         let area = unsafe { Area::new(start, len) };
-        Self { data: start.cast(), capacity: len / size_of::<T>(), len: 0, area }
+        Self::in_mapping(start, len, area)
+    }
+
+    /// Lets an empty array put its first elements into `near`. If there are more of them one day, all move, once and
+    /// for good: until then the mapping is not touched, so that a fork copies nothing of it.
+    ///
+    /// # Panics
+    ///
+    /// If it is not empty.
+    ///
+    /// # Safety
+    ///
+    /// 1. `near` is writable and belongs only to this value as long as that lives.
+    #[must_use]
+    pub unsafe fn beginning_in(mut self, near: NonNull<[MaybeUninit<T>]>) -> Self {
+        assert!(self.is_empty());
+        if near.len() < self.capacity {
+            (self.data, self.room) = (near.cast(), near.len());
+        }
+        self
     }
 
     /// Appends `value`.
@@ -77,10 +104,15 @@ impl<T: Copy> MappedVec<T> {
     ///
     /// [`Full`].
     pub fn push(&mut self, value: T) -> Result<(), Full> {
-        if self.len == self.capacity {
+        if self.len == self.room && self.data != self.far {
+            // SAFETY: invariants 1 to 3: initialised elements to memory of its own, with room for them, elsewhere.
+            unsafe { self.data.copy_to_nonoverlapping(self.far, self.len) };
+            (self.data, self.room) = (self.far, self.capacity);
+        }
+        if self.len == self.room {
             return Err(Full { capacity: self.capacity });
         }
-        // SAFETY: below the capacity, so inside the mapping (invariant 1).
+        // SAFETY: below the end of the room, so inside it (invariant 1).
         let place = unsafe { self.data.add(self.len) };
         // SAFETY: as above; nobody else refers to memory behind the last element.
         unsafe { place.write(value) };
@@ -103,7 +135,7 @@ impl<T: Copy> MappedVec<T> {
         self.capacity
     }
 
-    /// Returns the addresses of the whole mapping.
+    /// Returns the addresses of the whole mapping, without those where it [began](Self::beginning_in).
     pub fn range(&self) -> Range<usize> {
         self.area.range()
     }
@@ -176,6 +208,7 @@ fn between_guards(len: usize) -> Result<(Area, NonNull<u8>), MapError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::span::Span;
 
     #[test]
     fn elements_stay_where_they_are() {
@@ -189,6 +222,31 @@ mod tests {
         assert_eq!((all[0], all[99_999], all.len()), (7, 99_999, 100_000));
         all.truncate(1);
         assert_eq!(&all[..], [7]);
+    }
+
+    /// Fails on: elements that are lost or stay behind when all move; memory that is touched before there is need.
+    #[test]
+    fn what_begins_elsewhere_moves_once_and_touches_no_mapping_before() {
+        let page = rustix::param::page_size();
+        let near = Box::leak(Box::new([const { MaybeUninit::<usize>::uninit() }; 3]));
+        let beginning = near.as_ptr().addr();
+        let room = leak_zeroed(page).unwrap();
+        // SAFETY: 1. the page that was made for it.
+        let all = unsafe { MappedVec::within(room, page) };
+        // SAFETY: 1. leaked, and used only here.
+        let mut all = unsafe { all.beginning_in(NonNull::from(&mut near[..])) };
+        let touched = || crate::memory::calls::in_memory(Span::new(room.addr().get(), room.addr().get() + page));
+        assert_eq!(all.capacity(), page / size_of::<usize>());
+        (0..3).for_each(|number| all.push(number).unwrap());
+        assert_eq!((all.as_ptr().addr(), touched()), (beginning, Some(0)));
+        all.truncate(2);
+        (2..all.capacity()).for_each(|number| all.push(number).unwrap());
+        assert_eq!((all.as_ptr().addr(), touched()), (room.addr().get(), Some(1)));
+        assert!(all.iter().copied().eq(0..all.capacity()));
+        assert_eq!(all.push(0), Err(Full { capacity: all.capacity() }));
+        all.clear();
+        all.push(7).unwrap();
+        assert_eq!((&all[..], all.as_ptr().addr()), (&[7][..], room.addr().get()));
     }
 
     #[test]

@@ -138,8 +138,23 @@ const INTERRUPTED: isize = -(libc::EINTR as isize);
 /// The kernel's answer to a wait for a child that is none, or was waited for.
 const NO_CHILD: isize = -(libc::ECHILD as isize);
 
-/// The memory through which a process and its deputy communicate, with the deputy's stack. Zeroed memory is a valid
-/// one. It must not be frozen, and not move.
+/// The stack of deputies. Zeroed memory is a valid one. It must not be frozen, and not move.
+pub struct DeputyStack(Stack<STACK>);
+
+impl std::fmt::Debug for DeputyStack {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DeputyStack").finish_non_exhaustive()
+    }
+}
+
+impl DeputyStack {
+    /// Returns an unused stack.
+    pub const fn new() -> Self {
+        Self(Stack::new())
+    }
+}
+
+/// The memory through which a process and its deputy communicate. It must not be frozen, and not move.
 pub struct Desk {
     state: AtomicU64,
     /// The process that has sent the deputy.
@@ -155,7 +170,7 @@ pub struct Desk {
     spent: AtomicU64,
     /// The sender's own time slice, in nanoseconds, while it has a short one; else 0.
     timeslice: AtomicU64,
-    stack: Stack<STACK>,
+    stack: &'static DeputyStack,
 }
 
 impl std::fmt::Debug for Desk {
@@ -178,8 +193,8 @@ pub struct Errand {
 }
 
 impl Desk {
-    /// Returns a free desk.
-    pub const fn new() -> Self {
+    /// Returns a free desk, whose deputies use `stack`, as those of no other desk do.
+    pub const fn new(stack: &'static DeputyStack) -> Self {
         Self {
             state: AtomicU64::new(FREE),
             parent: AtomicI32::new(0),
@@ -190,7 +205,7 @@ impl Desk {
             answer: AtomicIsize::new(0),
             spent: AtomicU64::new(0),
             timeslice: AtomicU64::new(0),
-            stack: Stack::new(),
+            stack,
         }
     }
 
@@ -263,7 +278,7 @@ impl Desk {
         let arg = ptr::from_ref(self).cast_mut().cast::<c_void>();
         // SAFETY: the child runs `serve` on a stack that nobody else uses until it has ended; `serve` touches only the
         // desk, which lives for ever.
-        let pid = unsafe { libc::clone(serve, self.stack.top(), flags, arg) };
+        let pid = unsafe { libc::clone(serve, self.stack.0.top(), flags, arg) };
         if pid < 0 {
             return Err(NoChild::Refused(last_errno()));
         }
@@ -457,7 +472,7 @@ fn own(found: u64) -> u64 {
     if found >> 32 == owned(FREE) >> 32 { found & 3 } else { FREE }
 }
 
-impl Default for Desk {
+impl Default for DeputyStack {
     fn default() -> Self {
         Self::new()
     }

@@ -9,7 +9,8 @@ use crate::seccomp::deadly_calls;
 use crate::seccomp::tests::in_filtered_child;
 use crate::threads::timeslice::tests::timeslice_of;
 
-static DESK: Desk = Desk::new();
+static STACK_OF_DESK: DeputyStack = DeputyStack::new();
+static DESK: Desk = Desk::new(&STACK_OF_DESK);
 
 /// Two pieces of memory in base pages, at a boundary of two.
 static MEMORY: LazyLock<Span> = LazyLock::new(|| {
@@ -58,7 +59,8 @@ fn a_sender_looks_once_at_least_and_no_longer_than_it_may() {
 /// Fails on: one that is sent although none can give up its rights.
 #[test]
 fn none_is_sent_after_one_that_could_not_give_up_its_rights() {
-    static REFUSED: Desk = Desk::new();
+    static UNUSED: DeputyStack = DeputyStack::new();
+    static REFUSED: Desk = Desk::new(&UNUSED);
     REFUSED.confined.store(libc::ENOSYS.cast_unsigned(), Ordering::Relaxed);
     assert_eq!(REFUSED.send(Span::new(0, 0), 0, OF_SENDERS), Err(NoChild::Rights(Errno::NOSYS)));
     assert!(!REFUSED.is_busy() && REFUSED.answered().is_none());
@@ -67,7 +69,8 @@ fn none_is_sent_after_one_that_could_not_give_up_its_rights() {
 /// Fails on: a deputy that is killed for a call that it could do without, as its sender knows.
 #[test]
 fn a_deputy_that_may_not_yield_does_its_work() {
-    static HASTY: Desk = Desk::new();
+    static ITS_STACK: DeputyStack = DeputyStack::new();
+    static HASTY: Desk = Desk::new(&ITS_STACK);
     if let Some(errno) = refusal() {
         return println!("skipped: a deputy cannot give up its rights here (errno {errno})");
     }
