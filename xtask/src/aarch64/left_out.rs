@@ -56,6 +56,10 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
     LeftOut { what: "fork.engine_times", reason: FORK },
     LeftOut { what: "fork.engine_worth", reason: FORK },
     LeftOut { what: "fork.gather", reason: FORK },
+    LeftOut {
+        what: "fork.glance",
+        reason: "the guest's kernel is too old for samples, and plans without them are those of `slices`",
+    },
     LeftOut { what: "fork.hazards_process", reason: FORK },
     LeftOut { what: "fork.hazards_requests", reason: FORK },
     LeftOut { what: "fork.hazards_semantics", reason: FORK },

@@ -15,7 +15,7 @@
 //! | `copy` | the freeze: extents that are filled piece by piece |
 //! | `repair`, `subject`, `thawing` | frozen memory that was written to, and memory that becomes anonymous again |
 //! | `fresh` | the extent that is being filled |
-//! | `tables`, `contents`, `frozen_map`, `origins`, `apart` | what is known, outside the heap, and where it lies |
+//! | `tables`, `contents`, `frozen_map`, `origins`, `near` | what is known, outside the heap, and where it lies |
 //! | `ledger`, `hot`, `huge`, `account` | what pays and what is left alone; they never ask the kernel |
 //! | `agenda`, `pace`, `places`, `window` | the freeze in slices: what is left to do, how much fits, what is there now |
 //! | `entry`, `slots`, `records`, `prices`, `runs`, `piece`, `budget`, `sight` | what they need; a piece is copied, and shown with what it had; who tells which pieces are huge |
@@ -28,7 +28,6 @@
 
 mod account;
 pub(crate) mod agenda;
-mod apart;
 pub(crate) mod budget;
 mod contents;
 mod copy;
@@ -44,6 +43,7 @@ mod ledger;
 pub(crate) mod left_alone;
 pub(crate) mod mending;
 mod moves;
+mod near;
 mod origins;
 pub(crate) mod own;
 mod pace;

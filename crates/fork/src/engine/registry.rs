@@ -10,7 +10,7 @@
 //!   [map](super::frozen_map) of what is frozen.
 //!
 //! The memory is never given back, since guards may read it at any time. What is used first lies among this library's
-//! variables, and the rest [apart](super::apart).
+//! variables, and the rest [far away](super::near).
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -22,7 +22,6 @@ use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::threads::deputy::Desk;
 
 use super::agenda::Agenda;
-use super::apart::{Apart, Near, Room};
 use super::contents::Contents;
 use super::entry::Entry;
 use super::frozen_map::FrozenMap;
@@ -30,6 +29,7 @@ use super::hot::HotPieces;
 use super::ledger::Ledger;
 use super::left_alone::LeftAlone;
 use super::moves::Move;
+use super::near::{Far, Near, Room};
 use super::origins::Origins;
 use super::prices::{Memory, Prices};
 use super::progress;
@@ -77,7 +77,7 @@ pub(crate) struct Shared {
     /// Only the tables in `lasting` refer to it.
     near: UnsafeCell<Near>,
     pub(crate) left_alone: LeftAlone,
-    apart: &'static Apart,
+    far: &'static Far,
 }
 
 // SAFETY: everything is atomic but `lasting` and `near`, which only the holder of `owner` refers to, one at a time in a
@@ -198,7 +198,7 @@ const PATIENCE: usize = 1 << 10;
 fn make() -> Result<&'static Shared, MapError> {
     let own = take_room();
     let room = Room::map(if own.is_none() { size_of::<Shared>() } else { 0 })?;
-    let (apart, place) = (room.apart, own.unwrap_or(room.head.cast()));
+    let (far, place) = (room.far, own.unwrap_or(room.head.cast()));
     // SAFETY: inside the room that only this call has taken or made.
     let near = unsafe { &raw mut (*place.as_ptr()).near };
     // SAFETY: 1. in that room, which is never given back; by the field's invariant.
@@ -219,12 +219,12 @@ fn make() -> Result<&'static Shared, MapError> {
         trials: Trials::default(),
         progress: progress::Gauges::default(),
         tending: Tending::default(),
-        desk: Desk::new(&apart.stack),
-        map: FrozenMap::new(&apart.map),
-        origins: Origins::new(&apart.origins),
+        desk: Desk::new(&far.stack),
+        map: FrozenMap::new(&far.map),
+        origins: Origins::new(&far.origins),
         near: UnsafeCell::new(Near::new()),
         left_alone: LeftAlone::new(),
-        apart,
+        far,
     };
     // SAFETY: room of the right size, aligned to a page, that only this call has taken or made.
     unsafe { place.write(made) };
@@ -331,10 +331,10 @@ impl Shared {
         is_empty && statistics.clean() > 0
     }
 
-    /// Returns where this lies, and what is apart.
+    /// Returns where this lies, and what is far away.
     pub(crate) fn spans(&self) -> [Span; 2] {
-        let (own, apart) = (ptr::from_ref(self).addr(), ptr::from_ref(self.apart).addr());
-        [Span::new(own, own + size_of::<Self>()), Span::new(apart, apart + size_of::<Apart>())]
+        let (own, far) = (ptr::from_ref(self).addr(), ptr::from_ref(self.far).addr());
+        [Span::new(own, own + size_of::<Self>()), Span::new(far, far + size_of::<Far>())]
     }
 
     /// Counts a replacement in frozen memory. Returns how many there were.

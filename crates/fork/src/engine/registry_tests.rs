@@ -20,21 +20,21 @@ fn the_tables_are_one_mapping_and_no_page_without_rights_beside_it() {
     let before = Maps::read().expect("/proc");
     let shared = known().expect("memory");
     let maps = Maps::read().expect("/proc");
-    let apart = shared.spans()[1];
-    let own = maps.at(apart.start).expect("mapped").range();
+    let far = shared.spans()[1];
+    let own = maps.at(far.start).expect("mapped").range();
     for beside in [own.start - 1, own.end] {
         // The page below another thread's stack was there before.
         let is_new = before.at(beside).is_none();
         let beside = maps.at(beside).filter(|beside| is_new && !beside.permissions.contains(Permissions::READ));
         assert!(beside.is_none(), "{beside:?}");
     }
-    assert!(own.contains(&(apart.end - 1)));
+    assert!(own.contains(&(far.end - 1)));
     assert_eq!(shared.spans()[0].start, ROOM.0.get().addr());
     drop(shared.lock().expect("nobody has it"));
-    assert_eq!(pages_apart(shared), Some(0), "what a fork would copy");
+    assert_eq!(pages_far_away(shared), Some(0), "what a fork would copy");
 }
 
-/// Fails on: a table without its beginning among the variables; whatever is written, or only read, apart before
+/// Fails on: a table without its beginning among the variables; whatever is written, or only read, far away before
 /// there is need.
 #[test]
 fn forks_copy_nothing_of_the_tables_of_who_has_frozen_little_in_one_go() {
@@ -61,7 +61,7 @@ fn forks_copy_nothing_of_the_tables_of_who_has_frozen_little_in_one_go() {
     let mut locked = shared.lock().expect("nobody has it");
     assert!(frozen() > 0 && !locked.tables().expect("memory").extents.is_empty());
     drop(locked);
-    assert_eq!(pages_apart(shared), Some(0), "after a freeze");
+    assert_eq!(pages_far_away(shared), Some(0), "after a freeze");
     write(PIECE, 2);
     // SAFETY: as above.
     unsafe { crate::freeze(&options) }.expect("frozen again");
@@ -71,11 +71,11 @@ fn forks_copy_nothing_of_the_tables_of_who_has_frozen_little_in_one_go() {
         unsafe { libc::_exit(0) };
     }
     rustix::process::wait(rustix::process::WaitOptions::empty()).expect("a child of ours");
-    assert_eq!(pages_apart(shared), Some(0), "after another one and a fork");
+    assert_eq!(pages_far_away(shared), Some(0), "after another one and a fork");
     for piece in 1..100 {
         shared.map.add(Span::new(piece * PIECE, (piece + 1) * PIECE), Entry::unknown());
     }
-    assert_eq!(pages_apart(shared), Some(1), "what is near is full");
+    assert_eq!(pages_far_away(shared), Some(1), "what is near is full");
 }
 
 /// Whether the test of that name is alone in its process: others make tables, too. If not, it is played in one.
@@ -91,8 +91,8 @@ fn is_alone(test: &str) -> bool {
     false
 }
 
-/// Returns how many pages of the mapping with what is apart are in memory.
-fn pages_apart(shared: &Shared) -> Option<usize> {
+/// Returns how many pages of the mapping with what is far away are in memory.
+fn pages_far_away(shared: &Shared) -> Option<usize> {
     let maps = Maps::read().expect("/proc");
     let whole = Span::from(maps.at(shared.spans()[1].start).expect("mapped").range());
     whole.cut(PIECE).map(calls::in_memory).sum()

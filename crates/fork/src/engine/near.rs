@@ -1,9 +1,9 @@
 //! Where the tables lie. The first elements of each are [near](Near): among this library's variables, whose pages and
-//! page table a fork copies in any case. What does not fit there is [apart](Apart), in one mapping.
+//! page table a fork copies in any case. What does not fit there is [far](Far) away, in one mapping.
 //!
 //! A process whose tables are near never touches that mapping, and a fork copies nothing of it but its bounds. One page
-//! that was written there costs 3 to 5 µs: the page, two page tables, and what the kernel keeps for each mapping with
-//! such pages (docs/records/2026-11-28-near).
+//! that was written there costs 3 µs, and six in twice 2 MiB cost 5: the pages, their page tables, and what the kernel
+//! keeps for each mapping with such pages (docs/records/2026-11-28-near).
 
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
@@ -46,9 +46,9 @@ impl Near {
     }
 }
 
-/// What is apart besides the tables. Zeroed memory is valid.
+/// What is far away besides the tables. Zeroed memory is valid.
 #[repr(C)]
-pub(super) struct Apart {
+pub(super) struct Far {
     pub(super) map: FarSpans,
     pub(super) origins: FarOrigins,
     /// Last, since it is seldom used.
@@ -67,7 +67,7 @@ pub(super) struct Tables {
 pub(super) struct Room {
     /// The bytes that the caller has asked for.
     pub(super) head: NonNull<u8>,
-    pub(super) apart: &'static Apart,
+    pub(super) far: &'static Far,
     items: NonNull<[u8]>,
     contents: NonNull<[u8]>,
     hot: NonNull<[u8]>,
@@ -87,7 +87,7 @@ impl Room {
         let page = rustix::param::page_size();
         let whole = [
             head,
-            size_of::<Apart>(),
+            size_of::<Far>(),
             MOST_ITEMS * size_of::<Item>(),
             Contents::bytes(),
             MOST_HOT * size_of::<HotPiece>(),
@@ -112,7 +112,7 @@ impl Room {
             }
         }
         let mut at = ahead;
-        let [head, apart, items, contents, hot, extents] = whole.map(|bytes| {
+        let [head, far, items, contents, hot, extents] = whole.map(|bytes| {
             // SAFETY: together they are no longer than the room from `ahead` on.
             let place = unsafe { room.add(at) };
             at += bytes;
@@ -120,8 +120,8 @@ impl Room {
         });
         // SAFETY: fresh memory of the right size, aligned to a page and never given back; all of it is atomics and
         // memory for a stack, for which zero is valid.
-        let apart = unsafe { apart.cast::<Apart>().as_ref() };
-        Ok(Self { head: head.cast(), apart, items, contents, hot, extents })
+        let far = unsafe { far.cast::<Far>().as_ref() };
+        Ok(Self { head: head.cast(), far, items, contents, hot, extents })
     }
 
     /// Returns the tables, which begin in `near`.
