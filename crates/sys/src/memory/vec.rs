@@ -20,11 +20,14 @@ pub use super::full::Full;
 pub struct MappedVec<T> {
     /// # Invariants
     ///
-    /// 1. `data..data + room` is mapped readable and writable, aligned for `T`, and belongs only to this value.
-    /// 2. The first `len <= room` elements are initialised.
-    /// 3. So is `far..far + capacity`, with `room <= capacity`, and it is the same or uninitialised.
+    /// 1. `data..data + room()` and `far..far + capacity` are mapped readable and writable, aligned for `T`, belong only
+    ///    to this value, and are the same or disjoint.
+    /// 2. The first `len <= room()` elements at `data` are initialised.
+    /// 3. `near <= capacity`.
     data: NonNull<T>,
-    room: usize,
+    /// How many elements there is room for where it began. Never changes: a child that was forked while all moved, and
+    /// clears the array, then finds either place with its own length.
+    near: usize,
     far: NonNull<T>,
     capacity: usize,
     len: usize,
@@ -62,7 +65,7 @@ impl<T: Copy> MappedVec<T> {
 
     fn in_mapping(start: NonNull<u8>, bytes: usize, area: Area) -> Self {
         let (data, capacity) = (start.cast(), bytes / size_of::<T>());
-        Self { data, room: capacity, far: data, capacity, len: 0, area }
+        Self { data, near: capacity, far: data, capacity, len: 0, area }
     }
 
     /// Creates an array in `len` bytes of existing memory, such as a part of what [`leak_zeroed`] returned. Dropping it
@@ -93,9 +96,14 @@ impl<T: Copy> MappedVec<T> {
     pub unsafe fn beginning_in(mut self, near: NonNull<[MaybeUninit<T>]>) -> Self {
         assert!(self.is_empty());
         if near.len() < self.capacity {
-            (self.data, self.room) = (near.cast(), near.len());
+            (self.data, self.near) = (near.cast(), near.len());
         }
         self
+    }
+
+    /// Returns how many elements there is room for where they are now.
+    fn room(&self) -> usize {
+        if self.data == self.far { self.capacity } else { self.near }
     }
 
     /// Appends `value`.
@@ -104,12 +112,12 @@ impl<T: Copy> MappedVec<T> {
     ///
     /// [`Full`].
     pub fn push(&mut self, value: T) -> Result<(), Full> {
-        if self.len == self.room && self.data != self.far {
+        if self.len == self.room() && self.data != self.far {
             // SAFETY: invariants 1 to 3: initialised elements to memory of its own, with room for them, elsewhere.
             unsafe { self.data.copy_to_nonoverlapping(self.far, self.len) };
-            (self.data, self.room) = (self.far, self.capacity);
+            self.data = self.far;
         }
-        if self.len == self.room {
+        if self.len == self.room() {
             return Err(Full { capacity: self.capacity });
         }
         // SAFETY: below the end of the room, so inside it (invariant 1).
