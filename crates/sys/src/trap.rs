@@ -40,6 +40,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering}
 use crate::arch::TRAP_CODE;
 pub use crate::arch::TrapFrame;
 use crate::signals::IMMEDIATE;
+use crate::threads::tracer;
 
 /// A [`Claim`]'s decision about a trap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -294,7 +295,7 @@ fn call(action: *const Action, signal: i32, info: *mut libc::siginfo_t, context:
         libc::SIG_DFL => {
             // gdb, told to pass SIGTRAP, also sends those of its own breakpoints. SAFETY: valid as in `on_trap`.
             let executed = unsafe { (*info).si_code } == TRAP_CODE;
-            if executed || !is_traced() {
+            if executed || !is_debugged() {
                 end_process(info, context);
             }
         }
@@ -361,16 +362,31 @@ impl Drop for Masked {
     }
 }
 
-/// Returns whether a debugger traces this process. Async-signal-safe.
-pub fn is_traced() -> bool {
+/// Returns whether a debugger traces this thread. A process that [holds](crate::threads::hold) it is none: that lets a
+/// thread continue where it is. Async-signal-safe.
+pub fn is_debugged() -> bool {
+    loop {
+        let holder = tracer::own();
+        let tracer = own_tracer();
+        // If a hold has begun or ended meanwhile, the tracer may be either's.
+        if tracer::own() == holder {
+            return tracer != 0 && tracer != holder;
+        }
+    }
+}
+
+/// Returns the process that traces this thread; 0 if none does, or if it is not known.
+fn own_tracer() -> i32 {
     const FIELD: &[u8] = b"TracerPid:\t";
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
-    let Ok(file) = rustix::fs::open(c"/proc/self/status", flags, rustix::fs::Mode::empty()) else { return false };
-    // The field is among the first eight lines.
+    let Ok(file) = rustix::fs::open(c"/proc/thread-self/status", flags, rustix::fs::Mode::empty()) else { return 0 };
+    // The field is among the first eight lines. The stack may be a small one.
     let mut text = [0; 512];
-    let Ok(len) = rustix::io::read(&file, &mut text) else { return false };
+    let Ok(len) = rustix::io::read(&file, &mut text) else { return 0 };
     let at = text[..len].windows(FIELD.len()).position(|window| window == FIELD);
-    at.and_then(|at| text[..len].get(at + FIELD.len())).is_some_and(|&digit| digit != b'0')
+    let digits = at.and_then(|at| text[..len].get(at + FIELD.len()..)).unwrap_or_default();
+    let digits = digits.iter().take_while(|digit| digit.is_ascii_digit());
+    digits.fold(0_i32, |number, digit| number.wrapping_mul(10).wrapping_add(i32::from(digit - b'0')))
 }
 
 /// Makes the default action happen, with the signal's own information for the core dump and the parent: now or, if it

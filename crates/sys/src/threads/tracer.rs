@@ -150,6 +150,17 @@ pub enum Refusal {
     },
 }
 
+/// The process id of this process's tracer; 0 if there is none. A child that was forked while there was one keeps its id,
+/// until it makes its own.
+static OWN: AtomicI32 = AtomicI32::new(0);
+
+/// Returns the process id of this process's tracer; 0 if there is none.
+pub(crate) fn own() -> i32 {
+    // Acquire, partner: the Release stores below. Forbids, with the kernel's locks, that a thread that sees itself
+    // traced by it does not see which process that is.
+    OWN.load(Ordering::Acquire)
+}
+
 /// A tracer. Threads that it has seized continue when this is dropped; detach stopped ones before, which says with
 /// which signal.
 #[derive(Debug)]
@@ -233,6 +244,8 @@ impl<'a> Tracer<'a> {
         if pid < 0 {
             return Err(Refusal::NoChild(errno));
         }
+        // Release, partner: the Acquire load in `own`. It traces nobody before it is asked to.
+        OWN.store(pid, Ordering::Release);
         Ok(Self { desk, pid, is_there: true, is_allowed: false })
     }
 
@@ -316,6 +329,8 @@ impl Drop for Tracer<'_> {
         self.desk.turn.store(END, Ordering::Relaxed);
         wake(&self.desk.turn);
         self.wait(0);
+        // Release, partner: the Acquire load in `own`. It traces nobody any more.
+        OWN.store(0, Ordering::Release);
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use palimpsest_sys::trap::{Claimed, Origin, TrapFrame, is_traced};
+use palimpsest_sys::trap::{Claimed, Origin, TrapFrame, is_debugged};
 
 use super::arch;
 use super::domain::Domain;
@@ -36,7 +36,7 @@ pub(super) fn claim(frame: &mut TrapFrame, origin: Origin) -> Claimed {
             frame.resume_at(next);
         }
         // A debugger also delivers the signals of its own breakpoints, and has set back the program counter by itself.
-        Verdict::Retry if !Domain::all_tables().any(|table| table.knew(address)) && is_traced() => {
+        Verdict::Retry if !Domain::all_tables().any(|table| table.knew(address)) && is_debugged() => {
             return Claimed::Ours;
         }
         Verdict::Retry => frame.resume_at(address),
