@@ -28,6 +28,7 @@ const STD_SOURCE: Need = Need::Component {
     file: "lib/rustlib/src/rust/library/std/Cargo.toml",
 };
 const GDB: Need = Need::Program { program: "gdb", package: "gdb" };
+const STRACE: Need = Need::Program { program: "strace", package: "strace" };
 const PERF: Need = Need::Program { program: "perf", package: "linux-perf" };
 const MUSL: Need = Need::Program { program: "musl-gcc", package: "musl-tools" };
 const REDIS: Need = Need::Program { program: "redis-server", package: "redis-server" };
@@ -123,8 +124,8 @@ pub(crate) fn all() -> Vec<Step> {
             pace: Pace::Quick,
             needs: &[],
             wants: &[
-                GDB, PERF, CC, MUSL, REDIS, REDIS_CLI, RUBY, PYTHON, GUNICORN, SQLITE, NODE, AFL, CLANG, JEMALLOC,
-                MIMALLOC, TCMALLOC,
+                GDB, STRACE, PERF, CC, MUSL, REDIS, REDIS_CLI, RUBY, PYTHON, GUNICORN, SQLITE, NODE, AFL, CLANG,
+                JEMALLOC, MIMALLOC, TCMALLOC,
             ],
             scratch: None,
             left_out: tests::LEFT_OUT,

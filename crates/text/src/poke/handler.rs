@@ -9,6 +9,7 @@ use palimpsest_sys::trap::{Claimed, Origin, TrapFrame, is_debugged};
 use super::arch;
 use super::domain::Domain;
 use super::table::{Verdict, judge};
+use super::trapped::TRAPPED;
 
 /// Traps that were claimed.
 static HIT: AtomicU64 = AtomicU64::new(0);
@@ -36,15 +37,19 @@ pub(super) fn claim(frame: &mut TrapFrame, origin: Origin) -> Claimed {
             frame.resume_at(next);
         }
         // A debugger also delivers the signals of its own breakpoints, and has set back the program counter by itself.
-        Verdict::Retry if !Domain::all_tables().any(|table| table.knew(address)) && is_debugged() => {
-            return Claimed::Ours;
-        }
+        // One that only passes signals on, as strace does, makes threads come here late.
+        Verdict::Retry if !may_be_known(address) && is_debugged() => return Claimed::Ours,
         Verdict::Retry => frame.resume_at(address),
         Verdict::Foreign => return Claimed::Foreign,
     }
     // Relaxed: a statistic.
     HIT.fetch_add(1, Ordering::Relaxed);
     Claimed::Ours
+}
+
+/// Whether a batch may have trapped at `address`: one of this process, or the last one of its parent.
+fn may_be_known(address: usize) -> bool {
+    TRAPPED.may_hold(address) || Domain::all_tables().any(|table| table.knew(address))
 }
 
 /// Returns whether the code at `address`, which has just run or is a site, is the trap now.

@@ -10,6 +10,7 @@ use super::domain::{State, Tables};
 use super::error::PokeError;
 use super::protocol::Machine;
 use super::site::{Action, Part, Site};
+use super::trapped::TRAPPED;
 use crate::pack::{Opened, Program, WriteError};
 
 /// What contains a site.
@@ -165,6 +166,7 @@ impl Machine for UserMachine<'_> {
 
     fn publish(&self, sites: &[Site]) {
         let Some(tables) = self.tables else { return };
+        sites.iter().for_each(|site| TRAPPED.add(site.address));
         for (table, shared) in [(tables.private(), false), (tables.shared_writer(), true)] {
             table.publish(self.entries(sites, shared));
         }

@@ -94,6 +94,8 @@ mod machine;
 mod place;
 #[cfg(feature = "std")]
 mod threads;
+#[cfg(feature = "std")]
+mod trapped;
 
 pub use arch::Refusal;
 pub use protocol::{Failed, Machine, apply_by_detours, apply_by_single_stores, apply_by_traps};
