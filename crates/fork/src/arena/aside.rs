@@ -26,7 +26,7 @@ impl Segments {
     pub(super) fn set_aside(&mut self, index: usize, file: MemoryFile) -> bool {
         let segment = self.all()[index];
         let span = Span::from(segment.range());
-        let Some(place) = self.mirror.open_place(span).filter(|_| file.is_open()) else {
+        let Some(place) = self.mirror.open_place(span).filter(|_| files::has_plenty() && file.is_open()) else {
             return false;
         };
         // SAFETY: 1. memory of the arena, which shows the same bytes afterwards; the place is reserved for it.

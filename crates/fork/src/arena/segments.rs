@@ -162,12 +162,10 @@ impl Segments {
     /// Makes all shared segments private. Other threads may go on reading and writing: see the arena's module.
     pub(super) fn flip(&mut self, how: Flip) -> Flipped {
         let mut flipped = Flipped::default();
-        // Descriptors that are kept for later are open already: setting memory aside leaves as many.
-        let may_wait = how == Flip::InHaste && files::has_plenty();
         for index in 0..self.count {
             let segment = self.all()[index];
             let (State::Shared, Some(file)) = (segment.state, segment.file) else { continue };
-            let is_aside = may_wait && self.set_aside(index, file);
+            let is_aside = how == Flip::InHaste && self.set_aside(index, file);
             // SAFETY: 1. the segment is the arena's, and the old mapping shows the same bytes of the same file;
             // 2. the range is the arena's, whose lock is held.
             match unsafe { remap::show_file(&file, segment.range().into(), 0, Sharing::Private) } {

@@ -384,10 +384,12 @@ impl FrozenMap {
     }
 
     fn rewrite_once(&self, span: Span, change: &dyn Fn(Entry) -> Option<Entry>) {
-        let (sorted, used) = self.counts();
+        let (sorted, _) = self.counts();
         let place = self.slots.partition_point(sorted, |slot| slot.end.load(Ordering::Relaxed) <= span.start);
         let ahead = self.slots.iter(place..sorted).take_while(|slot| slot.start.load(Ordering::Relaxed) < span.end);
         let ahead = place..place + ahead.count();
+        // Read last, so that a slot which somebody has just divided is not missed.
+        let (_, used) = self.counts();
         for index in ahead.chain(sorted..used) {
             let slot = &self.slots[index];
             if span.overlaps(slot.span()) {

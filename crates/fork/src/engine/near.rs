@@ -1,7 +1,7 @@
 //! Where the tables lie. The first elements of each are [near](Near): among this library's variables, whose pages and
 //! page table a fork copies in any case. What does not fit there is [far](Far) away, in one mapping.
 //!
-//! A process whose tables are near never touches that mapping, and a fork copies nothing of it but its bounds. One page
+//! A process whose tables have always been near never touches that mapping, and a fork copies nothing of it but its bounds. One page
 //! that was written there costs 3 µs, and six in twice 2 MiB cost 5: the pages, their page tables, and what the kernel
 //! keeps for each mapping with such pages (docs/records/2026-11-28-near).
 
@@ -55,8 +55,8 @@ pub(super) struct Far {
     pub(super) stack: DeputyStack,
 }
 
-/// Empty tables.
-pub(super) struct Tables {
+/// Tables that have just begun.
+pub(super) struct Begun {
     pub(super) hot: MappedVec<HotPiece>,
     pub(super) items: MappedVec<Item>,
     pub(super) contents: MappedVec<PieceContents>,
@@ -124,12 +124,13 @@ impl Room {
         Ok(Self { head: head.cast(), far, items, contents, hot, extents })
     }
 
-    /// Returns the tables, which begin in `near`.
+    /// Returns the tables, empty, which begin in `near`.
     ///
     /// # Safety
     ///
-    /// 1. `near` is writable, lives as long as the tables, and belongs only to them.
-    pub(super) unsafe fn tables(self, near: *mut Near) -> Tables {
+    /// 1. `near` is writable, lives as long as the tables, and belongs only to them, at the latest when they are first
+    ///    used.
+    pub(super) unsafe fn begin(self, near: *mut Near) -> Begun {
         let Self { hot, items, contents, extents, .. } = self;
         // SAFETY: inside what it points to (1), as all below.
         let near_hot = unsafe { &raw mut (*near).hot };
@@ -139,7 +140,7 @@ impl Room {
         let near_contents = unsafe { &raw mut (*near).contents };
         // SAFETY: as above.
         let near_extents = unsafe { &raw mut (*near).extents };
-        Tables {
+        Begun {
             // SAFETY: 1. whole pages of the mapping that are in no other table; as all below. 2. is (1), as all below.
             hot: unsafe { begin(hot, near_hot) },
             // SAFETY: as above.

@@ -201,8 +201,9 @@ fn make() -> Result<&'static Shared, MapError> {
     let (far, place) = (room.far, own.unwrap_or(room.head.cast()));
     // SAFETY: inside the room that only this call has taken or made.
     let near = unsafe { &raw mut (*place.as_ptr()).near };
-    // SAFETY: 1. in that room, which is never given back; by the field's invariant.
-    let tables = unsafe { room.tables(UnsafeCell::raw_get(near)) };
+    // SAFETY: 1. in that room, which is never given back; by the field's invariant, once the value is written below,
+    // which overwrites nothing of tables that are still empty.
+    let tables = unsafe { room.begin(UnsafeCell::raw_get(near)) };
     let lasting = Lasting {
         ledger: Ledger::new(HotPieces::new(tables.hot), Prices::new(rustix::param::page_size())),
         agenda: Agenda::new(tables.items),

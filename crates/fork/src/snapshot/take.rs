@@ -119,7 +119,7 @@ pub(super) unsafe fn take(options: &SnapshotOptions, stack: Stack) -> Result<Own
             if let Stack::From(_) = stack {
                 copy_around(&mut state, &find_stack(&thread, &vmas)?, &options.scope, stack)?;
             }
-            choose_ranges(&mut state, ranges, &vmas)?;
+            choose_ranges(&mut state, ranges, &vmas, tables)?;
             ranges.iter().for_each(arena::before_snapshot_of);
         }
         Scope::Whole => {
@@ -203,9 +203,11 @@ fn refuse_threads(threads: Threads) -> Result<(), TakeError> {
     if count > 1 { Err(TakeError::Threads { count }) } else { Ok(()) }
 }
 
-/// Enters the ranges in the table of parts. What they contain is found out later.
-fn choose_ranges(state: &mut State, ranges: &[Range<usize>], vmas: &[Vma]) -> Result<(), TakeError> {
+/// Enters the ranges in the table of parts, without the tables of guards, which also speak of other memory. What they
+/// contain is found out later.
+fn choose_ranges(state: &mut State, ranges: &[Range<usize>], vmas: &[Vma], tables: &Shared) -> Result<(), TakeError> {
     let State { parts, pagemap, page, .. } = state;
+    let own = tables.spans().map(|span| span.rounded_out(*page));
     let mut last = 0;
     // Sorted by address, but not in place: the ranges are the caller's, and nothing may be allocated.
     while let Some(range) =
@@ -228,7 +230,7 @@ fn choose_ranges(state: &mut State, ranges: &[Range<usize>], vmas: &[Vma]) -> Re
             if holds_guards(pagemap, at..end)? {
                 return Err(refused(Left::Special));
             }
-            cut(parts, pagemap, vma, at..end)?;
+            outside(at..end, own.iter().copied()).try_for_each(|part| cut(parts, pagemap, vma, part))?;
             at = end;
         }
         if at != range.end {
@@ -260,23 +262,28 @@ fn choose_whole(state: &mut State, vmas: &[Vma], excluded: &[Span], running: &Ru
         if vma.inode != 0 && !vma.permissions.contains(Permissions::WRITE) {
             continue;
         }
-        let mut at = vma.start;
-        while at < vma.end {
-            let avoided = || excluded.iter().copied().chain([words]);
-            if let Some(inside) = avoided().find(|span| span.contains(at)) {
-                at = inside.end;
-                continue;
-            }
-            let end = avoided().map(|span| span.start).filter(|start| *start > at).fold(vma.end, usize::min);
-            if holds_guards(pagemap, at..end)? {
-                left.push(NotTaken { start: at, end, reason: Left::Special })?;
+        for part in outside(vma.range(), excluded.iter().copied().chain([words])) {
+            if holds_guards(pagemap, part.clone())? {
+                left.push(NotTaken { start: part.start, end: part.end, reason: Left::Special })?;
             } else {
-                cut(parts, pagemap, vma, at..end)?;
+                cut(parts, pagemap, vma, part)?;
             }
-            at = end;
         }
     }
     Ok(())
+}
+
+/// Returns the parts of a range that lie in no span of `avoided`.
+fn outside(range: Range<usize>, avoided: impl Iterator<Item = Span> + Clone) -> impl Iterator<Item = Range<usize>> {
+    let mut at = range.start;
+    std::iter::from_fn(move || {
+        while let Some(inside) = avoided.clone().find(|span| span.contains(at)) {
+            at = inside.end;
+        }
+        let end = avoided.clone().map(|span| span.start).filter(|start| *start > at).fold(range.end, usize::min);
+        let part = std::mem::replace(&mut at, end)..end;
+        (part.start < part.end).then_some(part)
+    })
 }
 
 /// Whether to tell the user that this mapping is not in the snapshot.
