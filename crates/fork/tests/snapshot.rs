@@ -16,6 +16,8 @@ mod memory;
 mod programs;
 #[path = "snapshot/refusing.rs"]
 mod refusing;
+#[path = "snapshot/variables.rs"]
+mod variables;
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -27,8 +29,7 @@ use palimpsest_fork::snapshot::{
     Descriptors, Ended, Layout, Left, RestoreError, Restored, Scope, SignalMask, Snapshot, SnapshotOptions, Sweep,
     TakeError, Threads, abandon, enter, take_and_enter,
 };
-use palimpsest_fork::{Measure, Options, guard, on_own_stack};
-use palimpsest_sys::pages::maps::{Maps, Permissions};
+use palimpsest_fork::{Measure, Options, on_own_stack};
 use refusing::Refuses;
 
 fn ranges(all: impl Into<Vec<Range<usize>>>) -> SnapshotOptions {
@@ -77,32 +78,6 @@ fn ranges_come_back() {
                 }
             }
         }
-    });
-}
-
-/// Fails on: what guards know that comes back with the program's variables, alone: it speaks of other memory, too.
-#[test]
-fn what_guards_know_does_not_come_back_with_the_programs_variables() {
-    play("what_guards_know_does_not_come_back_with_the_programs_variables", || {
-        let maps = Maps::read().unwrap();
-        let own = std::env::current_exe().unwrap();
-        let of_variables = maps.iter().filter(|map| map.permissions.contains(Permissions::READ_WRITE));
-        let of_variables = of_variables.filter(|map| map.path.as_deref() == Some(own.as_path()));
-        let variables: Vec<_> = of_variables.map(|map| map.range()).collect();
-        assert!(!variables.is_empty());
-        COUNTER.store(5, Relaxed);
-        let mut snapshot = take(&ranges(variables));
-        let memory = map(600);
-        (0..600).for_each(|index| write(memory.wrapping_add(index * page()), 7));
-        let _later = take(&ranges([range(memory, 600)]));
-        COUNTER.store(6, Relaxed);
-        assert!(guard::touches(range(memory, 600)));
-        restore(&mut snapshot);
-        assert_eq!(COUNTER.load(Relaxed), 5, "variables do");
-        assert!(guard::touches(range(memory, 600)));
-        // SAFETY: 1. the scenario's memory, of which nothing is needed any more.
-        let told = unsafe { guard::madvise(memory.addr(), 600 * page(), libc::MADV_DONTNEED) };
-        assert!(told.is_err() || read(memory) == 0, "a discard that shows old bytes");
     });
 }
 

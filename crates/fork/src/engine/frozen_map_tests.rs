@@ -206,7 +206,7 @@ fn slots_that_are_far_are_cleared_and_used_again_as_those_that_are_near() {
     let map = empty();
     let places = || (1..3 * NEAR).map(|place| pages(10 * place, 10 * place + 5));
     assert!(places().all(|span| map.add(span, plain())));
-    let last = places().last().expect("some");
+    let last = places().next_back().expect("some");
     map.forget(last);
     let used = map.counts().1;
     assert!(map.add(last, plain()) && map.counts().1 == used, "the slot that was given back");

@@ -1,9 +1,9 @@
 //! Where the tables lie. The first elements of each are [near](Near): among this library's variables, whose pages and
 //! page table a fork copies in any case. What does not fit there is [far](Far) away, in one mapping.
 //!
-//! A process whose tables have always been near never touches that mapping, and a fork copies nothing of it but its bounds. One page
-//! that was written there costs 3 µs, and six in twice 2 MiB cost 5: the pages, their page tables, and what the kernel
-//! keeps for each mapping with such pages (docs/records/2026-11-28-near).
+//! A process whose tables have always been near never touches that mapping, and a fork copies nothing of it but its
+//! bounds. One page that was written there costs 3 µs, and six in twice 2 MiB cost 5: the pages, their page tables, and
+//! what the kernel keeps for each mapping with such pages (docs/records/2026-11-28-near).
 
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;

@@ -152,7 +152,7 @@ fn who_finds_the_room_taken_has_tables_in_the_mapping() {
         unsafe { place.write_volatile(value) };
     };
     // Every other page, in every other piece: more pieces than are near.
-    (0..99 * PIECE).step_by(8192).filter(|at| at / PIECE % 2 == 0).for_each(|at| write(at, 1));
+    (0..99 * PIECE).step_by(8192).filter(|at| (at / PIECE).is_multiple_of(2)).for_each(|at| write(at, 1));
     let options = Options::new().other_threads(OtherThreads::Stop).measure(Measure::Nothing);
     for round in 0..3 {
         // SAFETY: nothing else is done in this process meanwhile.

@@ -20,8 +20,8 @@ pub use super::full::Full;
 pub struct MappedVec<T> {
     /// # Invariants
     ///
-    /// 1. `data..data + room()` and `far..far + capacity` are mapped readable and writable, aligned for `T`, belong only
-    ///    to this value, and are the same or disjoint.
+    /// 1. `data..data + room()` and `far..far + capacity` are mapped readable and writable, aligned for `T`, belong
+    ///    only to this value, and are the same or disjoint.
     /// 2. The first `len <= room()` elements at `data` are initialised.
     /// 3. `near <= capacity`.
     data: NonNull<T>,

@@ -150,8 +150,8 @@ pub enum Refusal {
     },
 }
 
-/// The process id of this process's tracer; 0 if there is none. A child that was forked while there was one keeps its id,
-/// until it makes its own.
+/// The process id of this process's tracer; 0 if there is none. A child that was forked while there was one keeps its
+/// id, until it makes its own.
 static OWN: AtomicI32 = AtomicI32::new(0);
 
 /// Returns the process id of this process's tracer; 0 if there is none.

@@ -1,5 +1,5 @@
-//! Under gdb: breakpoints elsewhere still work while batches run. Under strace: threads that it delays are not taken for
-//! such that a debugger has set back.
+//! Under gdb: breakpoints elsewhere still work while batches run. Under strace: threads that it delays are not taken
+//! for such that a debugger has set back.
 //!
 //! `palimpsest_sys::trap` says what gdb does with traps, and how to configure it.
 
