@@ -20,6 +20,11 @@
 //! at the breakpoint again. A claim must let such a signal pass; if it arrives here as a sent one, no other handler
 //! takes it, and a debugger traces, it is ignored.
 //!
+//! Other tracers pass each signal on with the thread where it is, behind the trap: strace, and the process that
+//! [holds](crate::threads::hold) threads for us. Both make a thread come to the handler late, when its trap may be gone.
+//! So a claim must know where it has ever put traps: only elsewhere may a thread have been set back
+//! ([`is_debugged`] tells the process that holds threads from a debugger).
+//!
 //! # Reentrancy
 //!
 //! The handler allocates nothing, takes no lock and uses no thread-local storage. `SA_NODEFER`: an action that we call
