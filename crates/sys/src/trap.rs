@@ -21,8 +21,8 @@
 //! takes it, and a debugger traces, it is ignored.
 //!
 //! Other tracers pass each signal on with the thread where it is, behind the trap: strace, and the process that
-//! [holds](crate::threads::hold) threads for us. Both make a thread come to the handler late, when its trap may be gone.
-//! So a claim must know where it has ever put traps: only elsewhere may a thread have been set back
+//! [holds](crate::threads::hold) threads for us. Both make a thread come to the handler late, when its trap may be
+//! gone. So a claim must know where it has ever put traps: only elsewhere may a thread have been set back
 //! ([`is_debugged`] tells the process that holds threads from a debugger).
 //!
 //! # Reentrancy
