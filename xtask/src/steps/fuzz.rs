@@ -30,7 +30,7 @@ const RUSTFLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-
     -Ccodegen-units=1 -Cdebug-assertions --cfg fuzzing \
     -Zsanitizer=address -Cunsafe-allow-abi-mismatch=sanitizer";
 /// The level of optimisation if targets run for so short a time that the compiler is what takes long.
-const SHORT_LEVEL: &str = "1";
+const SHORT_LEVEL: &str = "0";
 /// Time for one target: enough to read every seed and to find what breaks a parser close to them.
 const SECONDS: u64 = 1;
 /// How much longer a target may take: it ends a hang.
