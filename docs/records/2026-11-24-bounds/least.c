@@ -1,6 +1,8 @@
 // The least that can freeze a fork server: at its first fork each private anonymous mapping of 2 MiB or more becomes
 // one private mapping of one sealed file with the same bytes. Nothing else: no account, no repairs, no guards.
 //
+// With LEAST_HOT=FIRST-LAST,... these pages of the heap, counted from its beginning, stay anonymous.
+//
 //     cc -O2 -shared -fPIC -nostartfiles least.c -o least.so
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -21,6 +23,19 @@ static void freeze(unsigned long from, unsigned long to) {
   if (fcntl(file, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL)) _exit(71);
   void *there = mmap((void *)from, to - from, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, file, 0);
   if (there != (void *)from) _exit(72);
+  const char *hot = getenv("LEAST_HOT");
+  unsigned long first, last;
+  int used;
+  static char kept[1 << 20];
+  for (; hot && sscanf(hot, "%lu-%lu%n", &first, &last, &used) == 2; hot += used + (hot[used] == ',')) {
+    unsigned long start = from + first * 4096, len = (last - first + 1) * 4096;
+    if (start + len > to || len > sizeof kept) continue;
+    memcpy(kept, (void *)start, len);
+    mmap((void *)start, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    madvise((void *)start, len, MADV_NOHUGEPAGE);
+    memcpy((void *)start, kept, len);
+    if (!hot[used]) break;
+  }
   close(file);
 }
 

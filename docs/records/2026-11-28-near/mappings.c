@@ -1,5 +1,6 @@
 // What one more mapping, and pages in it, cost a fork: in turn, a process forks a child that ends at once, with nothing
-// more, and with each kind of mapping. Microseconds of the fork, and of it with the child's end: lower quartile, median.
+// more, and with each kind of mapping. Microseconds of the fork, and of it with the child's end: lower quartile,
+// median.
 //
 //     cc -O2 mappings.c -o mappings && ./mappings
 

@@ -3,7 +3,7 @@
 //!
 //! `palimpsest_sys::trap` says what gdb does with traps, and how to configure it.
 
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 
 use palimpsest_text::Packs;
 use palimpsest_text::poke::{Mode, ModeChoice, traps_hit};
@@ -71,15 +71,7 @@ fn breakpoints_and_batches_live_together() {
     gdb.args(["-ex", "break poke_breakpoint", "-ex", "run", "-ex", "handle SIGTRAP nostop noprint pass"]);
     gdb.args((0..=STOPS).flat_map(|_| ["-ex", "signal 0"]));
     gdb.arg("--args").arg(executable).args(["--exact", "isa::debugger::child", "--nocapture", "--test-threads=1"]);
-    let Ok(output) = gdb.env(CHILD, "1").output() else {
-        eprintln!("skipped: gdb is not installed");
-        return;
-    };
-    let printed = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    if printed.contains("ptrace: ") || printed.contains("Could not trace") {
-        eprintln!("skipped: gdb may not trace");
-        return;
-    }
+    let Some((_, printed)) = traced(gdb.env(CHILD, "1")) else { return };
     assert_eq!(printed.matches(" hit Breakpoint 1, ").count(), STOPS + 1, "{printed}");
     assert!(printed.contains("child has hit ") && printed.contains("exited normally"), "{printed}");
     assert!(!printed.contains("received signal"), "{printed}");
@@ -92,14 +84,22 @@ fn who_only_passes_signals_on_leaves_threads_to_us() {
     let mut strace = Command::new("strace");
     strace.args(["-f", "-qq", "-e", "trace=none", "-e", "signal=none", "--"]).arg(std::env::current_exe().unwrap());
     strace.args(["--exact", "torture::programs_are_all_old_or_all_new", "--nocapture", "--test-threads=1"]);
-    let Ok(output) = strace.output() else {
-        eprintln!("skipped: strace is not installed");
-        return;
+    let Some((status, printed)) = traced(&mut strace) else { return };
+    assert!(status.success() && printed.contains("1 passed"), "{status}: {printed}");
+}
+
+/// Runs a tracer; returns how it ended, and what it printed. `None`, having said so, if there is none or it may not
+/// trace.
+fn traced(tracer: &mut Command) -> Option<(ExitStatus, String)> {
+    let name = tracer.get_program().display().to_string();
+    let Ok(output) = tracer.output() else {
+        eprintln!("skipped: {name} is not installed");
+        return None;
     };
     let printed = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    if printed.contains("PTRACE") || printed.contains("ptrace(") {
-        eprintln!("skipped: strace may not trace: {printed}");
-        return;
+    if ["ptrace: ", "ptrace(", "PTRACE_", "Could not trace"].iter().any(|refusal| printed.contains(refusal)) {
+        eprintln!("skipped: {name} may not trace");
+        return None;
     }
-    assert!(output.status.success() && printed.contains("1 passed"), "{}: {printed}", output.status);
+    Some((output.status, printed.into_owned()))
 }
