@@ -18,8 +18,7 @@ use std::process::{Command, ExitCode};
 
 pub(crate) use arguments::Arguments;
 #[cfg(feature = "documents")]
-pub(crate) use object::BYTES as OBJECT;
-pub(crate) use object::NAME as OBJECT_NAME;
+pub(crate) use object::{NAME as OBJECT_NAME, bytes as object_bytes};
 use palimpsest_numa::{NoSuchNode, NodeId, Topology};
 use palimpsest_sys::proc::stat::Incarnation;
 use palimpsest_sys::proc::status::Status;

@@ -103,6 +103,13 @@ impl Noted {
         noted
     }
 
+    /// Iterates over all that were found.
+    pub(crate) fn strings(&self) -> impl Iterator<Item = *const c_char> {
+        let strings = self.strings.get(..self.count);
+        // More than are noted are too many to be copied.
+        strings.into_iter().flatten().copied()
+    }
+
     /// Returns the value of a variable whose name has one of the [`BEGINNINGS`]: the first one of this name.
     ///
     /// # Safety

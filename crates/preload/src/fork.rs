@@ -4,7 +4,7 @@ use libc::pid_t;
 
 use crate::next::Next;
 use crate::started::Started;
-use crate::{confined, core_filter, earlier, errno, freezing, started};
+use crate::{confined, core_filter, dormant, earlier, errno, freezing, moment, started};
 
 type Fork = unsafe extern "C" fn() -> pid_t;
 
@@ -28,6 +28,13 @@ pub unsafe extern "C" fn fork() -> pid_t {
     match prepare() {
         // The last call here: the child goes on in the program, and has no page fault for code of this object.
         Prepared::Plain => plain(),
+        Prepared::Dormant => {
+            let child = plain();
+            if child == 0 {
+                dormant::born();
+            }
+            child
+        }
         Prepared::Held => {
             let child = plain();
             if child == 0 {
@@ -44,6 +51,8 @@ pub unsafe extern "C" fn fork() -> pid_t {
 enum Prepared {
     /// To fork.
     Plain,
+    /// To fork, and to tell the child whose memory it has.
+    Dormant,
     /// To fork, and to tell the child that the main thread, which may be at work, is not there.
     Held,
     /// To fork with frozen memory.
@@ -55,7 +64,9 @@ enum Prepared {
 #[inline(never)]
 #[unsafe(link_section = "palimpsest_start")]
 fn prepare() -> Prepared {
-    let Some(started) = started::get() else { return Prepared::Plain };
+    let Some(started) = started::get().or_else(woken) else {
+        return if dormant::is() { Prepared::Dormant } else { Prepared::Plain };
+    };
     core_filter::take_back();
     earlier::before_fork();
     let before = errno::Kept::now();
@@ -66,6 +77,26 @@ fn prepare() -> Prepared {
         false if confined::is_at_rest() => Prepared::Plain,
         false => Prepared::Held,
     }
+}
+
+/// Wakes a process that sleeps, if this fork may gain by it.
+#[inline(never)]
+#[unsafe(link_section = "palimpsest_start")]
+fn woken() -> Option<&'static Started> {
+    if !dormant::is() {
+        return None;
+    }
+    let before = errno::Kept::now();
+    let pays = dormant::pays();
+    before.set_again();
+    if !pays {
+        return None;
+    }
+    if !dormant::wake() {
+        // Who may not wake here may do so at the next fork.
+        moment::look_again();
+    }
+    started::get()
 }
 
 /// # Safety
@@ -100,8 +131,8 @@ unsafe fn frozen(started: &'static Started) -> pid_t {
 #[unsafe(link_section = "palimpsest_start")]
 pub(crate) extern "C" fn plain() -> pid_t {
     if FORK.get().is_none() {
-        // A constructor of another library forks before ours has run. It may: `fork` is not called from inside `malloc`
-        // or the dynamic linker, so that `dlsym` is safe here, unlike in the memory functions.
+        // Beside another C library than glibc, a constructor of another object forks before ours has run. It may: `fork`
+        // is not called from inside `malloc` or the dynamic linker, so that `dlsym` is safe here.
         FORK.resolve();
     }
     match FORK.get() {

@@ -1,4 +1,4 @@
-//! Runs before the program's `main`: looks up the real functions and reads the settings, once.
+//! Runs before the program's `main`: reads the settings, once.
 //!
 //! Every program that is executed below `palimpsest run` pays for this, also one that lives for a millisecond and never
 //! forks. So it uses neither the heap nor, where nothing is set, the standard library: each 64 KiB of code and each
@@ -6,6 +6,7 @@
 
 use std::ffi::{c_char, c_int};
 use std::panic;
+use std::ptr::NonNull;
 
 use palimpsest_sys::in_secure_execution;
 
@@ -13,7 +14,7 @@ use crate::channel::{self, Noted};
 use crate::settings::{Heirs, Mapped, Moment, ReportTo, Settings};
 use crate::started::{self, End, Origin, Started};
 use crate::{
-    attach, confine, ended, environment, execute, filters, fork, glibc, handed_over, local_text, memory, moment, names,
+    attach, confine, deferred, dormant, ended, environment, execute, filters, fork, glibc, handed_over, library, local_text, lookup, memory, moment, names,
     protection, waiting, waits,
 };
 
@@ -26,31 +27,39 @@ static START: extern "C" fn(c_int, *const *const c_char, *mut *mut c_char) = sta
 // In a section with all else of its kind, see `palimpsest_sys::broken_pipe`.
 #[cfg_attr(test, expect(dead_code, reason = "a test must not start the object in its own process"))]
 #[unsafe(link_section = "palimpsest_start")]
-extern "C" fn start(count: c_int, arguments: *const *const c_char, environment: *mut *mut c_char) {
+pub(crate) extern "C" fn start(count: c_int, arguments: *const *const c_char, environment: *mut *mut c_char) {
     // A program with more rights than its caller must not obey the caller's environment.
     if in_secure_execution() {
-        return;
+        return deferred::apply();
     }
     // A panic here would end the program. Its message goes to standard error, which is what the program was given: it
     // has not run yet.
     let _ = panic::catch_unwind(|| {
-        fork::resolve();
-        memory::resolve();
-        protection::resolve();
-        attach::resolve();
-        confine::resolve();
-        execute::resolve();
-        waiting::resolve();
+        if !lookup::prepare() {
+            resolve_all();
+        }
         waits::note_main_thread();
         // Elsewhere calls are handed on, and nothing is read: musl passes no arguments.
         if glibc::inside().is_none() || !are_arrays(count, arguments, environment) {
-            return;
+            return deferred::apply();
         }
         // SAFETY: 1. glibc passes the arrays that it got from the kernel; 2. this is before `main`, and a library that
         // starts threads in its constructor and lets them read the environment would race with `setenv` anyway; 3. the
         // dynamic linker calls this once.
         unsafe { begin(arguments, environment) };
     });
+}
+
+/// Looks up the functions of a C library other than glibc. Now, since its `dlsym` takes locks.
+#[cold]
+fn resolve_all() {
+    fork::resolve();
+    memory::resolve();
+    protection::resolve();
+    attach::resolve();
+    confine::resolve();
+    execute::resolve();
+    waiting::resolve();
 }
 
 /// Whether these are a program's arguments and environment, as the kernel lays them out: one array behind the other.
@@ -72,28 +81,59 @@ fn are_arrays(count: c_int, arguments: *const *const c_char, environment: *mut *
 unsafe fn begin(arguments: *const *const c_char, environment: *mut *mut c_char) {
     // SAFETY: 1. is (2).
     let variables = unsafe { environment::Noted::now() };
+    // SAFETY: 1. is (2); 2. is (3).
+    if unsafe { dormant::begin(&variables) } {
+        return;
+    }
+    deferred::apply();
     // SAFETY: 1. is (2); what is changed here is `LD_PRELOAD`, for which nobody asks afterwards. Nothing read is kept.
     let value = |name: &str| unsafe { variables.value(name) };
     // SAFETY: 1. is (1); 2. is (2).
     unsafe { handed_over::give_up(value(environment::PRELOAD), environment) };
     let standard_error = Noted::now(libc::STDERR_FILENO);
     local_text::begin(standard_error, &value);
+    // SAFETY: 1. is (1) and (2); 2. is (3).
+    unsafe { serve(&value, standard_error, Some(Arrays { arguments, environment })) };
+}
+
+/// A program's arguments and environment.
+pub(crate) struct Arrays {
+    arguments: *const *const c_char,
+    environment: *mut *mut c_char,
+}
+
+/// Reads the settings, and lets the object do what they say from here on.
+///
+/// # Safety
+///
+/// 1. `arrays` must be null or null-terminated arrays of C strings, those of the environment writable, and no other
+///    thread may use the latter. Without them nobody is told apart by name, and the environment stays as it is.
+/// 2. Nobody has called it before, or calls it at the same time.
+#[unsafe(link_section = "palimpsest_start")]
+pub(crate) unsafe fn serve<'a>(
+    value: &impl Fn(&str) -> Option<&'a [u8]>,
+    standard_error: Option<Noted>,
+    arrays: Option<Arrays>,
+) {
     let complain = |text: &str| {
         let line = format!("palimpsest: {text}; the program runs unfrozen\n");
         // Without standard error, nothing can be reported.
         let _ = standard_error.map(|descriptor| descriptor.write(line.as_bytes()));
     };
-    let mut settings = match Settings::read(&value) {
+    let mut settings = match Settings::read(value) {
         Ok(settings) => settings,
         Err(error) => return complain(&error.to_string()),
     };
-    if settings.heirs == Heirs::Left {
-        // SAFETY: 1. is (1); 2. is (2).
-        unsafe { environment::leave_preload(environment) };
+    let mut left_out = None;
+    if let Some(Arrays { arguments, environment }) = arrays {
+        if settings.heirs == Heirs::Left {
+            // SAFETY: 1. and 2. are (1).
+            unsafe { environment::leave_preload(environment) };
+        }
+        // SAFETY: 1. is (1).
+        left_out = unsafe { names::left_out(&settings.only, arguments) };
     }
-    // SAFETY: 1. is (1).
-    let left_out = unsafe { names::left_out(&settings.only, arguments) };
-    let end = End::of_this_process(&value);
+    let end = End::of_this_process(value);
     if left_out.is_some() {
         settings.moment = Moment::Never;
         settings.mapped = Mapped::AsItIs;
@@ -104,22 +144,23 @@ unsafe fn begin(arguments: *const *const c_char, environment: *mut *mut c_char) 
     if end != End::Silent {
         ended::await_it();
     }
+    library::find();
     // From here on it is known whose memory this is.
     let _ = palimpsest_fork::guard::is_borrowed();
-    palimpsest_fork::guard::prepare();
+    palimpsest_fork::guard::prepare(|name| lookup::any(name).and_then(|found| NonNull::new(found.cast())));
     if let Err(error) = moment::prepare(settings.moment) {
         return complain(&format!("the signal of PALIMPSEST_FREEZE cannot be caught: {error}"));
     }
     let report = channel::noted(&settings.report, standard_error);
     if let (ReportTo::Descriptor(_), None) = (&settings.report, report) {
-        let is_heir = Origin::of_this_process(&value) == Origin::Heir;
+        let is_heir = Origin::of_this_process(value) == Origin::Heir;
         if let Some(number) = channel::never_open(&settings.report, report).filter(|_| !is_heir) {
             return complain(&format!("PALIMPSEST_REPORT=fd:{number}: no such descriptor is open"));
         }
         settings.report = ReportTo::Nowhere;
     }
-    let started = Started { settings, standard_error, report, filters: filters::at_the_start(&value), end, left_out };
-    // SAFETY: 1. is (3).
+    let started = Started { settings, standard_error, report, filters: filters::at_the_start(value), end, left_out };
+    // SAFETY: 1. is (2).
     unsafe { started::set(started) };
 }
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use palimpsest_sys::proc::stat::Incarnation;
 
 use crate::channel::Noted;
+use crate::dormant;
 use crate::filters::Filters;
 use crate::settings::{Moment, Settings};
 
@@ -38,6 +39,13 @@ impl Origin {
             Some(first) if str::from_utf8(first).is_ok_and(is_this_process) => Self::Run,
             Some(_) => Self::Heir,
         }
+    }
+
+    /// Returns the same if that takes no look into a file.
+    #[inline]
+    pub(crate) fn of_an_heir<'a>(variable: &impl Fn(&str) -> Option<&'a [u8]>) -> Option<Self> {
+        let own = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
+        variable(FIRST).is_some_and(|first| number_in(first) != own).then_some(Self::Heir)
     }
 }
 
@@ -124,7 +132,7 @@ pub(crate) fn get() -> Option<&'static Started> {
 /// Async-signal-safe.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn palimpsest_serves() -> c_int {
-    c_int::from(get().is_some_and(|started| started.settings.moment != Moment::Never))
+    c_int::from(dormant::is() || get().is_some_and(|started| started.settings.moment != Moment::Never))
 }
 
 /// Notes it.

@@ -3,6 +3,7 @@
 mod allocators;
 mod calls;
 mod common;
+mod dormant;
 mod executed;
 mod huge;
 mod languages;
