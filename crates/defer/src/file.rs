@@ -56,13 +56,12 @@ pub(crate) struct Relocations {
     pub(crate) relative: u64,
 }
 
-/// What was one mapping or more, by addresses.
+/// Rights that the object takes away itself, by addresses.
 pub(crate) struct Merged {
-    /// The first byte of code, and the end of constants.
+    /// The first byte of code, which is the end of constants; 0 if these cannot be executed anyway.
     pub(crate) code: u64,
-    /// The first byte that can be written to.
-    pub(crate) data: u64,
-    /// The end of what is written only by relocations.
+    /// What is written only by relocations.
+    pub(crate) relocated: u64,
     pub(crate) relocated_end: u64,
 }
 
@@ -211,8 +210,8 @@ impl File {
         Ok(Relocations { offset, address, count: len / RELOCATION, relative: self.relative })
     }
 
-    /// Makes two parts to load of all: the first can be read and executed, the second written to; and leaves what is
-    /// written only by relocations as it is.
+    /// Makes two parts to load of all, if they lie so: the first can be read and executed, the second written to. Lets
+    /// what is written only by relocations be written to in any case.
     pub(crate) fn merge_loads(&mut self) -> Result<Merged, DeferError> {
         let headers = self.headers()?;
         let loads: Vec<Header> = headers.iter().copied().filter(|header| header.kind == elf::PT_LOAD.0).collect();
@@ -225,25 +224,26 @@ impl File {
             return Err(DeferError::Layout);
         };
         let code = constant.iter().find(|header| header.flags & elf::PF_X.0 != 0).ok_or(DeferError::Layout)?;
-        let is_in_place = loads.iter().all(|header| header.part.offset == header.part.address);
-        let is_in_order = loads.is_sorted_by_key(|header| header.part.address) && data.iter().all(is_data);
-        // The code comes last, and relocations concern the beginning of what can be written to.
-        let is_last = constant.last().is_some_and(|last| last.place == code.place);
-        let is_whole = end.part.len == end.room && first.part.address == 0;
-        if !(is_in_place && is_in_order && is_last && is_whole) || relocated.part.address != start.part.address {
-            return Err(DeferError::Layout);
-        }
-        let merged = Merged {
-            code: code.part.address,
-            data: start.part.address,
+        let mut merged = Merged {
+            code: 0,
+            relocated: relocated.part.address,
             relocated_end: relocated.part.address.saturating_add(relocated.room),
         };
-        let (code_end, data_end) = (code.part.end(), end.part.end());
-        for header in loads.iter().chain([relocated]) {
+        self.set(relocated.place, &elf::PT_NULL.0.to_le_bytes())?;
+        let is_in_place = loads.iter().all(|header| header.part.offset == header.part.address);
+        let is_in_order = loads.is_sorted_by_key(|header| header.part.address) && data.iter().all(is_data);
+        // The code comes last.
+        let is_last = constant.last().is_some_and(|last| last.place == code.place);
+        let is_whole = end.part.len == end.room && first.part.address == 0;
+        if !(is_in_place && is_in_order && is_last && is_whole) {
+            return Ok(merged);
+        }
+        merged.code = code.part.address;
+        for header in &loads {
             self.set(header.place, &elf::PT_NULL.0.to_le_bytes())?;
         }
-        self.set_load(first, elf::PF_R.0 | elf::PF_X.0, code_end)?;
-        self.set_load(start, elf::PF_R.0 | elf::PF_W.0, data_end - merged.data)?;
+        self.set_load(first, elf::PF_R.0 | elf::PF_X.0, code.part.end())?;
+        self.set_load(start, elf::PF_R.0 | elf::PF_W.0, end.part.end() - start.part.address)?;
         Ok(merged)
     }
 

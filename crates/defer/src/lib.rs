@@ -9,8 +9,8 @@
 //!   when it needs them;
 //! * the object's start is called by `DT_INIT`, which needs no relocation, and nothing else of `DT_INIT_ARRAY`: what Rust's
 //!   standard library and `palimpsest-sys` do there, nobody asks an object for;
-//! * there are two mappings: what can be executed or is constant, and what can be written to. The object takes away the
-//!   rights that nobody needs when it has made its relocations.
+//! * there are two mappings, if the linker has laid it out so that this can be: what can be executed or is constant, and
+//!   what can be written to. The object takes away the rights that nobody needs when it has made its relocations.
 //!
 //! An object that is loaded as the linker has written it finds its table empty, and has nothing to do.
 //!
@@ -73,7 +73,7 @@ pub fn deferred(object: &[u8]) -> Result<Vec<u8>, DeferError> {
         relocations.address + done * RELOCATION,
         late.len() as u64,
         merged.code,
-        merged.data,
+        merged.relocated,
         merged.relocated_end,
     ];
     for (number, word) in words.into_iter().enumerate() {

@@ -2,8 +2,10 @@
 //! the dynamic linker would write to eight pages of constants in each program that is executed, and most use none.
 //!
 //! Until they are made, no constant may be used that holds an address: no trait object, no table of strings, no
-//! formatted text. What runs in a [dormant](crate::dormant) process, and before the start, keeps to that; the test
-//! `dormant` makes these pages unreadable, and calls every function that the object defines.
+//! formatted text; there are zeros in their place. What runs in a [dormant](crate::dormant) process, and before the
+//! start, keeps to that once it is optimised, and the test `dormant` calls every function that the object defines.
+//! Without optimisation, the compiler makes such constants of what needs none; and where nobody has tried it, it might.
+//! So `build.rs` says whether relocations [wait](ARE_LATE) until a process wakes.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -63,6 +65,9 @@ fn table() -> Table {
     unsafe { (&raw const TABLE).read_volatile() }
 }
 
+/// Whether relocations are made when the process wakes. If not, they are made at the start.
+pub(crate) const ARE_LATE: bool = cfg!(relocates_late);
+
 /// Whether relocations were deferred. Async-signal-safe.
 pub(crate) fn is_any() -> bool {
     table().count != 0
@@ -72,10 +77,14 @@ pub(crate) fn is_any() -> bool {
 /// also at the same time. Async-signal-safe, and leaves `errno` alone.
 #[cold]
 pub(crate) fn apply() {
+    relocate();
+    protect();
+}
+
+/// Makes them. Async-signal-safe.
+#[cold]
+pub(crate) fn relocate() {
     let table = table();
-    if table.count == 0 {
-        return;
-    }
     let bias = (&raw const TABLE).expose_provenance() - table.own;
     let relocations = std::ptr::with_exposed_provenance::<Relocation>(bias + table.relocations);
     for number in 0..table.count {
@@ -85,9 +94,17 @@ pub(crate) fn apply() {
         // SAFETY: a word of this object's that can be written until the call below, and that nobody reads before.
         unsafe { &*place }.store(bias + addend, Ordering::Relaxed);
     }
+}
+
+fn protect() {
+    let table = table();
+    if table.count == 0 {
+        return;
+    }
+    let (bias, page) = ((&raw const TABLE).expose_provenance() - table.own, rustix::param::page_size());
     for (start, end) in [(0, table.constants_end), (table.relocated, table.relocated_end)] {
-        let arguments = [bias + start, end - start, libc::PROT_READ as usize, 0, 0, 0];
+        let (start, end) = (bias + start & !(page - 1), bias + end & !(page - 1));
         // If it is refused, these rights stay. SAFETY: from here on, nothing is written there, and nothing executed.
-        unsafe { system_call(libc::SYS_mprotect, arguments) };
+        unsafe { system_call(libc::SYS_mprotect, [start, end - start, libc::PROT_READ as usize, 0, 0, 0]) };
     }
 }

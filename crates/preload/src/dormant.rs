@@ -14,15 +14,16 @@
 //! `palimpsest run` has started, and whoever has other variables than that sets by default.
 
 use std::cell::UnsafeCell;
+use std::ffi::{c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::panic;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use crate::channel::Noted;
 use crate::environment;
 use crate::started::Origin;
-use crate::{deferred, errno, filters, moment, start, started};
+use crate::{deferred, errno, filters, lookup, moment, start, started};
 
 /// What this process does: [`AWAKE`] if it has never slept, too.
 static STATE: AtomicU8 = AtomicU8::new(AWAKE);
@@ -33,9 +34,6 @@ const DORMANT: u8 = 1;
 const WAKING: u8 = 2;
 /// It cannot wake any more.
 const LEFT: u8 = 3;
-
-/// The process whose memory this is, for a child of `vfork` that finds another number. `Relaxed`: a number.
-static OWNER: AtomicI32 = AtomicI32::new(0);
 
 /// Whether no filter confined this process or an ancestor when that was looked for. `Relaxed`: a hint, which is forgotten
 /// at worst.
@@ -81,7 +79,7 @@ pub(crate) fn is() -> bool {
 pub(crate) unsafe fn begin(variables: &environment::Noted) -> bool {
     // SAFETY: 1. is (1).
     let value = |name: &str| unsafe { variables.value(name) };
-    if !deferred::is_any() || Origin::of_an_heir(&value) != Some(Origin::Heir) || !suits(&value) {
+    if !deferred::is_any() || !is_own() || Origin::of_an_heir(&value) != Some(Origin::Heir) || !suits(&value) {
         return false;
     }
     // SAFETY: contract 2; the state says that there is nothing yet.
@@ -90,7 +88,6 @@ pub(crate) unsafe fn begin(variables: &environment::Noted) -> bool {
     let Some(length) = (unsafe { copy(variables.strings(), &mut start.variables) }) else { return false };
     start.length = length;
     start.standard_error = Noted::now(libc::STDERR_FILENO);
-    OWNER.store(process(), Ordering::Relaxed);
     // Release, partner: the Acquire exchange in `wake`. Forbids that who wakes reads what is not kept yet.
     STATE.store(DORMANT, Ordering::Release);
     true
@@ -118,7 +115,7 @@ fn suits<'a>(value: &impl Fn(&str) -> Option<&'a [u8]>) -> bool {
 ///
 /// 1. They must be C strings that nobody changes meanwhile.
 #[inline]
-unsafe fn copy(strings: impl Iterator<Item = *const std::ffi::c_char>, room: &mut [u8; ROOM]) -> Option<usize> {
+unsafe fn copy(strings: impl Iterator<Item = *const c_char>, room: &mut [u8; ROOM]) -> Option<usize> {
     let mut length = 0;
     for string in strings {
         let mut at = string.cast::<u8>();
@@ -136,8 +133,23 @@ unsafe fn copy(strings: impl Iterator<Item = *const std::ffi::c_char>, room: &mu
     Some(length)
 }
 
-fn process() -> i32 {
-    rustix::process::getpid().as_raw_nonzero().get()
+/// Whether the calling thread is the one that the C library takes it for. It is not in a child of `vfork`, which runs in
+/// its parent's memory: the library finds its parent's number there, and a child of `fork` its own. Then no page of this
+/// object's need be written in each child.
+///
+/// A recursive mutex holds its owner's number behind two others (glibc, `bits/struct_mutex.h`). False with another C
+/// library, and before glibc 2.34 without its library for threads.
+fn is_own() -> bool {
+    type Lock = unsafe extern "C" fn(*mut libc::pthread_mutex_t) -> c_int;
+    let Some(lock) = lookup::any(c"pthread_mutex_lock") else { return false };
+    // SAFETY: the C library's function, or of an object that stands for it.
+    let lock = unsafe { std::mem::transmute::<*mut c_void, Lock>(lock) };
+    let mut mutex = libc::PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+    // SAFETY: a mutex of this frame's, which nobody else knows; it holds nothing that would have to be given back.
+    unsafe { lock(&raw mut mutex) };
+    // SAFETY: it is longer than three numbers, and aligned to them.
+    let owner = unsafe { (&raw const mutex).cast::<c_int>().add(2).read_volatile() };
+    owner == rustix::thread::gettid().as_raw_nonzero().get()
 }
 
 /// Whether a fork may gain by the object, in a process that sleeps. Async-signal-safe; leaves `errno` undefined.
@@ -154,18 +166,12 @@ pub(crate) fn pays() -> bool {
     moment::may_pay()
 }
 
-/// Notes in a child of `fork` that it has memory of its own.
-#[unsafe(link_section = "palimpsest_start")]
-pub(crate) fn born() {
-    OWNER.store(process(), Ordering::Relaxed);
-}
-
 /// Wakes the process. Returns whether it is served from here on. Not in a child of `vfork`, which would read settings
 /// into its parent's memory, nor on a stack for handlers, which may be too short. Async-signal-safe, takes no lock, and
 /// leaves `errno` alone.
 #[cold]
 pub(crate) fn wake() -> bool {
-    if is_on_stack_for_signals() || OWNER.load(Ordering::Relaxed) != process() {
+    if is_on_stack_for_signals() || !is_own() {
         return false;
     }
     // Acquire, partner: the Release store in `begin`.
@@ -192,7 +198,7 @@ pub(crate) fn before_filter() -> bool {
     if !is() || wake() {
         return true;
     }
-    if OWNER.load(Ordering::Relaxed) != process() {
+    if !is_own() {
         return false;
     }
     // If another thread is just waking it, that goes on.

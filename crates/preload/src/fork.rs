@@ -23,18 +23,12 @@ pub(crate) fn resolve() {
 /// 1. As for the C library's `fork`: afterwards the child of a process with threads makes only async-signal-safe calls.
 // In a section with what a child of a small program executes later, so that it costs the child one page fault.
 #[unsafe(link_section = "palimpsest_start")]
+#[inline(never)]
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fork() -> pid_t {
     match prepare() {
         // The last call here: the child goes on in the program, and has no page fault for code of this object.
         Prepared::Plain => plain(),
-        Prepared::Dormant => {
-            let child = plain();
-            if child == 0 {
-                dormant::born();
-            }
-            child
-        }
         Prepared::Held => {
             let child = plain();
             if child == 0 {
@@ -51,8 +45,6 @@ pub unsafe extern "C" fn fork() -> pid_t {
 enum Prepared {
     /// To fork.
     Plain,
-    /// To fork, and to tell the child whose memory it has.
-    Dormant,
     /// To fork, and to tell the child that the main thread, which may be at work, is not there.
     Held,
     /// To fork with frozen memory.
@@ -64,9 +56,7 @@ enum Prepared {
 #[inline(never)]
 #[unsafe(link_section = "palimpsest_start")]
 fn prepare() -> Prepared {
-    let Some(started) = started::get().or_else(woken) else {
-        return if dormant::is() { Prepared::Dormant } else { Prepared::Plain };
-    };
+    let Some(started) = started::get().or_else(woken) else { return Prepared::Plain };
     core_filter::take_back();
     earlier::before_fork();
     let before = errno::Kept::now();

@@ -28,6 +28,9 @@ static START: extern "C" fn(c_int, *const *const c_char, *mut *mut c_char) = sta
 #[cfg_attr(test, expect(dead_code, reason = "a test must not start the object in its own process"))]
 #[unsafe(link_section = "palimpsest_start")]
 pub(crate) extern "C" fn start(count: c_int, arguments: *const *const c_char, environment: *mut *mut c_char) {
+    if !deferred::ARE_LATE {
+        deferred::relocate();
+    }
     // A program with more rights than its caller must not obey the caller's environment.
     if in_secure_execution() {
         return deferred::apply();

@@ -85,7 +85,7 @@ fn who_has_other_variables_does_not_sleep() {
     }
     let mut alone = command("asleep", &object()).expect("as before");
     assert_eq!(alone.env_remove("PALIMPSEST_STARTED").status().expect("it can be executed").code(), Some(0));
-    // As it was linked, nothing is deferred, and nobody sleeps: what is constant cannot be executed.
+    // As it was linked, nothing is deferred, and nobody sleeps: the dynamic linker has taken all rights away.
     let mut linked = command("asleep", &linked_object()).expect("as before");
     assert_eq!(linked.status().expect("it can be executed").code(), Some(0));
 }

@@ -1,9 +1,10 @@
 // Programs that another has executed below `palimpsest run`: `dormant WHAT`. Tells by its mappings whether the object
-// sleeps: then all that is constant in it can be executed.
+// sleeps: then what only relocations write to can be written to.
 
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <link.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <poll.h>
@@ -42,19 +43,32 @@ void __explicit_bzero_chk(void *, size_t, size_t);
     }                                                                      \
   } while (0)
 
-// Whether the mapping at the object's beginning can be executed; -1 if the object is not there.
+static unsigned long dynamic;
+
+static int find(struct dl_phdr_info *object, size_t size, void *unused) {
+  (void)size, (void)unused;
+  if (!strstr(object->dlpi_name, "libpalimpsest_preload.so")) return 0;
+  for (int header = 0; header < object->dlpi_phnum; header++)
+    if (object->dlpi_phdr[header].p_type == PT_DYNAMIC)
+      dynamic = object->dlpi_addr + object->dlpi_phdr[header].p_vaddr;
+  return 1;
+}
+
+// Whether the object's dynamic section can be written to; -1 if it is not there.
 static int sleeps(void) {
   char text[1 << 16], *line = text;
-  int file = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
   size_t length = 0;
+  if (!dynamic) dl_iterate_phdr(find, NULL);
+  int file = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
   for (ssize_t more; length < sizeof text - 1 && (more = read(file, text + length, sizeof text - 1 - length)) > 0;)
     length += more;
   close(file);
   text[length] = 0;
-  for (; line; line = strchr(line, '\n'), line = line ? line + 1 : NULL) {
-    char *end = strchr(line, '\n'), *name = strstr(line, "libpalimpsest_preload.so"), rights[5];
-    unsigned long start, stop;
-    if (name && end && name < end && sscanf(line, "%lx-%lx %4s", &start, &stop, rights) == 3) return rights[2] == 'x';
+  for (; line && *line; line = strchr(line, '\n'), line = line ? line + 1 : NULL) {
+    unsigned long start, end;
+    char rights[5];
+    if (sscanf(line, "%lx-%lx %4s", &start, &end, rights) == 3 && start <= dynamic && dynamic < end)
+      return rights[1] == 'w';
   }
   return -1;
 }
