@@ -29,7 +29,9 @@ pub enum DeferError {
     #[error("its relocations are deferred already")]
     Done,
     /// Its parts do not lie as this crate expects.
-    #[error("its parts that are loaded are not two that can be written to behind others that cannot, at their addresses")]
+    #[error(
+        "its parts that are loaded are not two that can be written to behind others that cannot, at their addresses"
+    )]
     Layout,
 }
 
@@ -109,7 +111,8 @@ impl File {
 
     /// Reads a number of so many bytes.
     fn number(&self, offset: u64, len: u64) -> Result<u64, DeferError> {
-        let bytes = Self::range(offset, len).and_then(|range| self.bytes.get(range)).ok_or(DeferError::Short(offset))?;
+        let bytes =
+            Self::range(offset, len).and_then(|range| self.bytes.get(range)).ok_or(DeferError::Short(offset))?;
         Ok(bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte)))
     }
 

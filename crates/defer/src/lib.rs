@@ -4,13 +4,13 @@
 //! of constants, most of which no program needs that is over in a millisecond. And it makes a mapping for each part of
 //! the file. In what [`deferred`] returns
 //!
-//! * the relocations of constants and variables (`.data.rel.ro`, `.data`) come last in their table, and `DT_RELASZ` ends
-//!   before them. A table in the section `palimpsest_deferred` tells the object where they are, which makes them itself
-//!   when it needs them;
-//! * the object's start is called by `DT_INIT`, which needs no relocation, and nothing else of `DT_INIT_ARRAY`: what Rust's
-//!   standard library and `palimpsest-sys` do there, nobody asks an object for;
-//! * there are two mappings, if the linker has laid it out so that this can be: what can be executed or is constant, and
-//!   what can be written to. The object takes away the rights that nobody needs when it has made its relocations.
+//! * the relocations of constants and variables (`.data.rel.ro`, `.data`) come last in their table, and `DT_RELASZ`
+//!   ends before them. A table in the section `palimpsest_deferred` tells the object where they are, which makes them
+//!   itself when it needs them;
+//! * the object's start is called by `DT_INIT`, which needs no relocation, and nothing else of `DT_INIT_ARRAY`: what
+//!   Rust's standard library and `palimpsest-sys` do there, nobody asks an object for;
+//! * there are two mappings, if the linker has laid it out so that this can be: what can be executed or is constant,
+//!   and what can be written to. The object takes away the rights that nobody needs when it has made its relocations.
 //!
 //! An object that is loaded as the linker has written it finds its table empty, and has nothing to do.
 //!
@@ -43,7 +43,7 @@ const START: u64 = 6;
 pub fn deferred(object: &[u8]) -> Result<Vec<u8>, DeferError> {
     let mut file = File::read(object)?;
     let table = file.section(TABLE)?;
-    if table.end() - table.address != (START + 1) * WORD {
+    if table.end().saturating_sub(table.address) != (START + 1) * WORD {
         return Err(DeferError::Layout);
     }
     if file.word(table.offset)? != 0 {
@@ -59,25 +59,25 @@ pub fn deferred(object: &[u8]) -> Result<Vec<u8>, DeferError> {
     let count = eager.len() as u64;
     let done = count + others.len() as u64;
     for (number, relocation) in eager.iter().chain(&others).chain(&late).enumerate() {
-        file.set(relocations.offset + number as u64 * RELOCATION, relocation)?;
+        file.set(relocations.offset.saturating_add(number as u64 * RELOCATION), relocation)?;
     }
     file.set_dynamic(elf::DT_RELASZ, done * RELOCATION)?;
     file.set_dynamic(elf::DT_RELACOUNT, count)?;
-    let start = table.address.wrapping_add(file.word(table.offset + START * WORD)?);
+    let start = table.address.wrapping_add(file.word(table.offset.saturating_add(START * WORD))?);
     file.replace_dynamic(elf::DT_INIT_ARRAY, elf::DT_INIT, start)?;
     // What debuggers look for in programs, and nobody in objects.
     file.replace_dynamic(elf::DT_INIT_ARRAYSZ, elf::DT_DEBUG, 0)?;
     let merged = file.merge_loads()?;
     let words = [
         table.address,
-        relocations.address + done * RELOCATION,
+        relocations.address.saturating_add(done * RELOCATION),
         late.len() as u64,
         merged.code,
         merged.relocated,
         merged.relocated_end,
     ];
     for (number, word) in words.into_iter().enumerate() {
-        file.set_word(table.offset + number as u64 * WORD, word)?;
+        file.set_word(table.offset.saturating_add(number as u64 * WORD), word)?;
     }
     Ok(file.into_bytes())
 }
@@ -98,7 +98,7 @@ struct Sorted {
 fn sort(file: &File, all: &Relocations, ranges: &[std::ops::Range<u64>]) -> Result<Sorted, DeferError> {
     let mut sorted = Sorted { eager: Vec::new(), others: Vec::new(), late: Vec::new() };
     for number in 0..all.count {
-        let bytes = file.relocation(all.offset + number * RELOCATION)?;
+        let bytes = file.relocation(all.offset.saturating_add(number * RELOCATION))?;
         let (place, kind) = (word_of(&bytes, 0), word_of(&bytes, 1));
         let group = match kind == all.relative {
             true if ranges.iter().any(|range| range.contains(&place)) => &mut sorted.late,

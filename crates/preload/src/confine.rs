@@ -7,7 +7,7 @@ use palimpsest_fork::guard;
 
 use crate::cancelling::uncancelled;
 use crate::next::Next;
-use crate::{confined, dormant, freezing, kernel, started};
+use crate::{confined, freezing, kernel, started, waking};
 
 type Prctl = unsafe extern "C" fn(c_int, c_ulong, c_ulong, c_ulong, c_ulong) -> c_int;
 
@@ -17,7 +17,7 @@ static PRCTL: Next<Prctl> = unsafe { Next::new(c"prctl") };
 
 /// Notes that a filter is about to be installed.
 fn note() {
-    if !dormant::before_filter() {
+    if !waking::before_filter() {
         return;
     }
     if let Some(started) = started::get() {

@@ -29,20 +29,8 @@ struct Table {
 }
 
 #[cfg(not(test))]
-std::arch::global_asm!(
-    ".pushsection palimpsest_deferred, \"a\", %progbits",
-    ".balign 8",
-    ".hidden palimpsest_deferred_table",
-    ".globl palimpsest_deferred_table",
-    "palimpsest_deferred_table:",
-    ".zero 48",
-    ".8byte {start} - palimpsest_deferred_table",
-    ".popsection",
-    start = sym crate::start::start,
-);
-
-#[cfg(not(test))]
 unsafe extern "C" {
+    /// Defined by `start`.
     #[link_name = "palimpsest_deferred_table"]
     static TABLE: Table;
 }
@@ -73,8 +61,8 @@ pub(crate) fn is_any() -> bool {
     table().count != 0
 }
 
-/// Makes them, and takes rights away that nobody needs: as the dynamic linker would have done. Twice is as good as once,
-/// also at the same time. Async-signal-safe, and leaves `errno` alone.
+/// Makes them, and takes rights away that nobody needs: as the dynamic linker would have done. Twice is as good as
+/// once, also at the same time. Async-signal-safe, and leaves `errno` alone.
 #[cold]
 pub(crate) fn apply() {
     relocate();
@@ -103,7 +91,7 @@ fn protect() {
     }
     let (bias, page) = ((&raw const TABLE).expose_provenance() - table.own, rustix::param::page_size());
     for (start, end) in [(0, table.constants_end), (table.relocated, table.relocated_end)] {
-        let (start, end) = (bias + start & !(page - 1), bias + end & !(page - 1));
+        let (start, end) = ((bias + start) & !(page - 1), (bias + end) & !(page - 1));
         // If it is refused, these rights stay. SAFETY: from here on, nothing is written there, and nothing executed.
         unsafe { system_call(libc::SYS_mprotect, [start, end - start, libc::PROT_READ as usize, 0, 0, 0]) };
     }

@@ -16,14 +16,13 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::MaybeUninit;
-use std::panic;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::channel::Noted;
 use crate::environment;
 use crate::started::Origin;
-use crate::{deferred, errno, filters, lookup, moment, start, started};
+use crate::{deferred, lookup};
 
 /// What this process does: [`AWAKE`] if it has never slept, too.
 static STATE: AtomicU8 = AtomicU8::new(AWAKE);
@@ -34,10 +33,6 @@ const DORMANT: u8 = 1;
 const WAKING: u8 = 2;
 /// It cannot wake any more.
 const LEFT: u8 = 3;
-
-/// Whether no filter confined this process or an ancestor when that was looked for. `Relaxed`: a hint, which is forgotten
-/// at worst.
-static IS_FREE: AtomicBool = AtomicBool::new(false);
 
 /// Bytes of variables that are kept; who has more does not sleep.
 const ROOM: usize = 768;
@@ -50,18 +45,17 @@ struct Kept {
     start: UnsafeCell<Start>,
 }
 
-struct Start {
+pub(crate) struct Start {
     /// Strings of the environment, each with the null behind it.
     variables: [u8; ROOM],
     length: usize,
-    standard_error: Option<Noted>,
+    pub(crate) standard_error: Option<Noted>,
 }
 
 // SAFETY: one thread writes before `STATE` says that there is something to read, and all others read after that.
 unsafe impl Sync for Kept {}
 
-static KEPT: Kept =
-    Kept { start: UnsafeCell::new(Start { variables: [0; ROOM], length: 0, standard_error: None }) };
+static KEPT: Kept = Kept { start: UnsafeCell::new(Start { variables: [0; ROOM], length: 0, standard_error: None }) };
 
 /// Whether this process sleeps. Async-signal-safe.
 #[inline]
@@ -88,7 +82,7 @@ pub(crate) unsafe fn begin(variables: &environment::Noted) -> bool {
     let Some(length) = (unsafe { copy(variables.strings(), &mut start.variables) }) else { return false };
     start.length = length;
     start.standard_error = Noted::now(libc::STDERR_FILENO);
-    // Release, partner: the Acquire exchange in `wake`. Forbids that who wakes reads what is not kept yet.
+    // Release, partner: the Acquire exchange in `begin_to_wake`. Forbids that who wakes reads what is not kept yet.
     STATE.store(DORMANT, Ordering::Release);
     true
 }
@@ -133,13 +127,13 @@ unsafe fn copy(strings: impl Iterator<Item = *const c_char>, room: &mut [u8; ROO
     Some(length)
 }
 
-/// Whether the calling thread is the one that the C library takes it for. It is not in a child of `vfork`, which runs in
-/// its parent's memory: the library finds its parent's number there, and a child of `fork` its own. Then no page of this
-/// object's need be written in each child.
+/// Whether the calling thread is the one that the C library takes it for. It is not in a child of `vfork`, which runs
+/// in its parent's memory: the library finds its parent's number there, and a child of `fork` its own. Then no page of
+/// this object's need be written in each child.
 ///
 /// A recursive mutex holds its owner's number behind two others (glibc, `bits/struct_mutex.h`). False with another C
 /// library, and before glibc 2.34 without its library for threads.
-fn is_own() -> bool {
+pub(crate) fn is_own() -> bool {
     type Lock = unsafe extern "C" fn(*mut libc::pthread_mutex_t) -> c_int;
     let Some(lock) = lookup::any(c"pthread_mutex_lock") else { return false };
     // SAFETY: the C library's function, or of an object that stands for it.
@@ -147,67 +141,33 @@ fn is_own() -> bool {
     let mut mutex = libc::PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
     // SAFETY: a mutex of this frame's, which nobody else knows; it holds nothing that would have to be given back.
     unsafe { lock(&raw mut mutex) };
+    let place = (&raw const mutex).cast::<c_int>().wrapping_add(2);
     // SAFETY: it is longer than three numbers, and aligned to them.
-    let owner = unsafe { (&raw const mutex).cast::<c_int>().add(2).read_volatile() };
+    let owner = unsafe { place.read_volatile() };
     owner == rustix::thread::gettid().as_raw_nonzero().get()
 }
 
-/// Whether a fork may gain by the object, in a process that sleeps. Async-signal-safe; leaves `errno` undefined.
-pub(crate) fn pays() -> bool {
-    if !IS_FREE.load(Ordering::Relaxed) {
-        match filters::of_this_thread() {
-            Some(0) => IS_FREE.store(true, Ordering::Relaxed),
-            // A filter might end the program for other questions than this one.
-            Some(_) => return moment::has_enough(),
-            // Without `/proc` the engine says why it can do nothing.
-            None => return true,
-        }
-    }
-    moment::may_pay()
-}
-
-/// Wakes the process. Returns whether it is served from here on. Not in a child of `vfork`, which would read settings
-/// into its parent's memory, nor on a stack for handlers, which may be too short. Async-signal-safe, takes no lock, and
-/// leaves `errno` alone.
-#[cold]
-pub(crate) fn wake() -> bool {
-    if is_on_stack_for_signals() || !is_own() {
-        return false;
-    }
+/// Begins to wake the process, in one thread only; returns what was kept.
+pub(crate) fn begin_to_wake() -> Option<&'static Start> {
     // Acquire, partner: the Release store in `begin`.
-    if STATE.compare_exchange(DORMANT, WAKING, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        return false;
-    }
-    let before = errno::get();
-    deferred::apply();
+    STATE.compare_exchange(DORMANT, WAKING, Ordering::Acquire, Ordering::Relaxed).ok()?;
     // SAFETY: by the invariant of the field nobody writes any more.
-    let kept = unsafe { &*KEPT.start.get() };
-    let value = |name: &str| kept.value(name);
-    // SAFETY: 1. there are none. 2. Only the thread that has changed the state comes here, and a process that sleeps has
-    // not started.
-    let _ = panic::catch_unwind(|| unsafe { start::serve(&value, kept.standard_error, None) });
-    errno::set(before);
-    // Relaxed: who sees it asks `started`, which has an order of its own.
-    STATE.store(AWAKE, Ordering::Relaxed);
-    started::get().is_some()
+    Some(unsafe { &*KEPT.start.get() })
 }
 
-/// Wakes the process before it confines itself, or lets it sleep for good. Returns false in a child of `vfork`, whose
-/// parent is not concerned.
-pub(crate) fn before_filter() -> bool {
-    if !is() || wake() {
-        return true;
-    }
-    if !is_own() {
-        return false;
-    }
-    // If another thread is just waking it, that goes on.
+/// Notes that the process is awake. `Relaxed`: who sees it asks `started`, which has an order of its own.
+pub(crate) fn end_waking() {
+    STATE.store(AWAKE, Ordering::Relaxed);
+}
+
+/// Lets a process that sleeps do so for good. If a thread is just waking it, that goes on.
+pub(crate) fn stay() {
     let _ = STATE.compare_exchange(DORMANT, LEFT, Ordering::Relaxed, Ordering::Relaxed);
-    true
 }
 
 impl Start {
-    fn value(&self, name: &str) -> Option<&[u8]> {
+    /// Returns the value that a variable had at the start.
+    pub(crate) fn value(&self, name: &str) -> Option<&[u8]> {
         let strings = self.variables.get(..self.length)?.split(|&byte| byte == 0);
         let mut values = strings.filter_map(|string| string.strip_prefix(name.as_bytes())?.strip_prefix(b"="));
         values.next()

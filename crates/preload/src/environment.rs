@@ -51,8 +51,8 @@ impl Iterator for Strings {
     }
 }
 
-/// Whether a variable is one that a start asks for, by the beginning of its name. No table of beginnings, whose addresses
-/// may not be [relocated](crate::deferred) yet.
+/// Whether a variable is one that a start asks for, by the beginning of its name. No table of beginnings, whose
+/// addresses may not be [relocated](crate::deferred) yet.
 ///
 /// # Safety
 ///

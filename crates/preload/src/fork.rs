@@ -4,7 +4,7 @@ use libc::pid_t;
 
 use crate::next::Next;
 use crate::started::Started;
-use crate::{confined, core_filter, dormant, earlier, errno, freezing, moment, started};
+use crate::{confined, core_filter, dormant, earlier, errno, freezing, moment, started, waking};
 
 type Fork = unsafe extern "C" fn() -> pid_t;
 
@@ -77,12 +77,12 @@ fn woken() -> Option<&'static Started> {
         return None;
     }
     let before = errno::Kept::now();
-    let pays = dormant::pays();
+    let pays = waking::pays();
     before.set_again();
     if !pays {
         return None;
     }
-    if !dormant::wake() {
+    if !waking::wake() {
         // Who may not wake here may do so at the next fork.
         moment::look_again();
     }
@@ -121,8 +121,8 @@ unsafe fn frozen(started: &'static Started) -> pid_t {
 #[unsafe(link_section = "palimpsest_start")]
 pub(crate) extern "C" fn plain() -> pid_t {
     if FORK.get().is_none() {
-        // Beside another C library than glibc, a constructor of another object forks before ours has run. It may: `fork`
-        // is not called from inside `malloc` or the dynamic linker, so that `dlsym` is safe here.
+        // Beside another C library than glibc, a constructor of another object forks before ours has run. It may:
+        // `fork` is not called from inside `malloc` or the dynamic linker, so that `dlsym` is safe here.
         FORK.resolve();
     }
     match FORK.get() {

@@ -11,7 +11,8 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `start`, `started` | before `main`: real functions and settings are looked up; what is known then |
+//! | `start`, `serving`, `started` | before `main`: settings are read; what is known then |
+//! | `dormant`, `waking`, `deferred` | programs that another one has executed sleep until they have a use for this object |
 //! | `settings`, `names` | the environment variables `PALIMPSEST_…`; what the program is called |
 //! | `local_text` | the program's text in huge pages on one node |
 //! | `fork`, `moment`, `freezing`, `ended` | `fork`: whether it is time to freeze, freezing once, and why not |
@@ -20,6 +21,7 @@
 //! | `waiting`, `waits`, `limit`, `real_waits`, `own_waits` | `epoll_wait`, `poll`, `select`, `nanosleep` …: a freeze in slices goes on |
 //! | `dispatch` | these calls through `syscall` |
 //! | `library`, `glibc` | whether the next definition is the C library's; what only glibc has |
+//! | `lookup` | functions of other objects, without the dynamic linker |
 //! | `next`, `kernel`, `arch`, `errno`, `wrapped` | what is called without this object: the next definition, or the kernel |
 //! | `erase` | `explicit_bzero` and its fortified twin, `memset_explicit`, `palimpsest_forget` |
 //! | `confine` | `prctl`: the program confines itself |
@@ -78,12 +80,14 @@ mod next;
 mod own_waits;
 mod protection;
 mod real_waits;
+mod serving;
 mod settings;
 mod start;
 mod started;
 mod unwinder;
 mod waiting;
 mod waits;
+mod waking;
 #[cfg(not(test))]
 mod wrapped;
 
@@ -104,5 +108,5 @@ pub use execute::{
 pub use fork::fork;
 pub use memory::{madvise, mlock, mlock2, mlockall, mmap, mmap64, mremap};
 pub use protection::{mprotect, pkey_mprotect};
-pub use started::palimpsest_serves;
+pub use serving::palimpsest_serves;
 pub use waiting::{clock_nanosleep, epoll_pwait, epoll_wait, nanosleep, poll, ppoll, pselect, select};

@@ -1,10 +1,10 @@
 //! Finds functions of other objects without the dynamic linker's functions, which take locks: another thread may hold
 //! one in a constructor that waits for this very call, and a child made by a bare `clone` finds it taken for ever.
 //!
-//! The objects that a program is started with are in the dynamic linker's list (`link.h`, `struct r_debug`) in the order
-//! in which symbols are searched for, before its first constructor runs. They are never unloaded, and what is loaded
-//! later comes behind them, so that their part of the list is read while others change the rest. Tables are those of
-//! `elf(5)` and of the GNU hash section, as glibc reads them (`do_lookup_x` in `elf/dl-lookup.c`).
+//! The objects that a program is started with are in the dynamic linker's list (`link.h`, `struct r_debug`) in the
+//! order in which symbols are searched for, before its first constructor runs. They are never unloaded, and what is
+//! loaded later comes behind them, so that their part of the list is read while others change the rest. Tables are
+//! those of `elf(5)` and of the GNU hash section, as glibc reads them (`do_lookup_x` in `elf/dl-lookup.c`).
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ops::Range;
@@ -180,7 +180,7 @@ impl Tables {
         }
         let filter = self.hashes + 16;
         // SAFETY: 1. a filter of so many words, which is a power of two, follows.
-        let word: usize = unsafe { element(filter, hash as usize / 64 & (words - 1)) };
+        let word: usize = unsafe { element(filter, (hash as usize / 64) & (words - 1)) };
         if word >> (hash % 64) & word >> ((hash >> shift) % 64) & 1 == 0 {
             return None;
         }
@@ -241,13 +241,16 @@ pub(crate) unsafe fn range_of(start: usize) -> Range<usize> {
     const TABLE: usize = 32;
     const COUNT: usize = 56;
     // SAFETY: 1. (1).
-    let (table, count) = unsafe { (element::<usize>(start + TABLE, 0), element::<u16>(start + COUNT, 0)) };
+    let table = unsafe { element::<usize>(start + TABLE, 0) };
+    // SAFETY: 1. (1).
+    let count = unsafe { element::<u16>(start + COUNT, 0) };
     let ends = (0..usize::from(count)).filter_map(|number| {
         let header = start + table + number * 56;
         // SAFETY: 1. (1).
         let kind: u32 = unsafe { element(header, 0) };
         // SAFETY: 1. (1); `p_vaddr` is the third word, and `p_memsz` the sixth.
-        (kind == elf::PT_LOAD.0).then(|| unsafe { start + element::<usize>(header, 2) + element::<usize>(header, 5) })
+        let word = |number| unsafe { element::<usize>(header, number) };
+        (kind == elf::PT_LOAD.0).then(|| start + word(2) + word(5))
     });
     start..ends.max().unwrap_or(start)
 }

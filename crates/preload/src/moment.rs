@@ -113,8 +113,8 @@ static FAULTS_AT_LOOK: AtomicU64 = AtomicU64::new(0);
 /// grown.
 const FAULTS: u64 = LEAST_WORTHWHILE / 4096;
 
-/// Whether it may be time to freeze at a fork in a process that [sleeps](crate::dormant), and counts no forks: that would
-/// write to a page which each child shares. Allocates nothing.
+/// Whether it may be time to freeze at a fork in a process that [sleeps](crate::dormant), and counts no forks: that
+/// would write to a page which each child shares. Allocates nothing.
 pub(crate) fn may_pay() -> bool {
     let Some(usage) = usage() else { return has_enough() };
     let (faults, before) = (usage.ru_minflt.unsigned_abs(), FAULTS_AT_LOOK.load(Ordering::Relaxed));

@@ -6,15 +6,13 @@
 
 use std::ffi::{c_char, c_int};
 use std::panic;
-use std::ptr::NonNull;
 
 use palimpsest_sys::in_secure_execution;
 
-use crate::channel::{self, Noted};
-use crate::settings::{Heirs, Mapped, Moment, ReportTo, Settings};
-use crate::started::{self, End, Origin, Started};
+use crate::channel::Noted;
+use crate::serving::{Arrays, serve};
 use crate::{
-    attach, confine, deferred, dormant, ended, environment, execute, filters, fork, glibc, handed_over, library, local_text, lookup, memory, moment, names,
+    attach, confine, deferred, dormant, environment, execute, fork, glibc, handed_over, local_text, lookup, memory,
     protection, waiting, waits,
 };
 
@@ -24,10 +22,24 @@ use crate::{
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn(c_int, *const *const c_char, *mut *mut c_char) = start;
 
+// The table of `deferred`: how far behind it the start is, for the dynamic linker to call it without a relocation.
+#[cfg(not(test))]
+std::arch::global_asm!(
+    ".pushsection palimpsest_deferred, \"a\", %progbits",
+    ".balign 8",
+    ".hidden palimpsest_deferred_table",
+    ".globl palimpsest_deferred_table",
+    "palimpsest_deferred_table:",
+    ".zero 48",
+    ".8byte {start} - palimpsest_deferred_table",
+    ".popsection",
+    start = sym start,
+);
+
 // In a section with all else of its kind, see `palimpsest_sys::broken_pipe`.
 #[cfg_attr(test, expect(dead_code, reason = "a test must not start the object in its own process"))]
 #[unsafe(link_section = "palimpsest_start")]
-pub(crate) extern "C" fn start(count: c_int, arguments: *const *const c_char, environment: *mut *mut c_char) {
+extern "C" fn start(count: c_int, arguments: *const *const c_char, environment: *mut *mut c_char) {
     if !deferred::ARE_LATE {
         deferred::relocate();
     }
@@ -97,74 +109,6 @@ unsafe fn begin(arguments: *const *const c_char, environment: *mut *mut c_char) 
     local_text::begin(standard_error, &value);
     // SAFETY: 1. is (1) and (2); 2. is (3).
     unsafe { serve(&value, standard_error, Some(Arrays { arguments, environment })) };
-}
-
-/// A program's arguments and environment.
-pub(crate) struct Arrays {
-    arguments: *const *const c_char,
-    environment: *mut *mut c_char,
-}
-
-/// Reads the settings, and lets the object do what they say from here on.
-///
-/// # Safety
-///
-/// 1. `arrays` must be null or null-terminated arrays of C strings, those of the environment writable, and no other
-///    thread may use the latter. Without them nobody is told apart by name, and the environment stays as it is.
-/// 2. Nobody has called it before, or calls it at the same time.
-#[unsafe(link_section = "palimpsest_start")]
-pub(crate) unsafe fn serve<'a>(
-    value: &impl Fn(&str) -> Option<&'a [u8]>,
-    standard_error: Option<Noted>,
-    arrays: Option<Arrays>,
-) {
-    let complain = |text: &str| {
-        let line = format!("palimpsest: {text}; the program runs unfrozen\n");
-        // Without standard error, nothing can be reported.
-        let _ = standard_error.map(|descriptor| descriptor.write(line.as_bytes()));
-    };
-    let mut settings = match Settings::read(value) {
-        Ok(settings) => settings,
-        Err(error) => return complain(&error.to_string()),
-    };
-    let mut left_out = None;
-    if let Some(Arrays { arguments, environment }) = arrays {
-        if settings.heirs == Heirs::Left {
-            // SAFETY: 1. and 2. are (1).
-            unsafe { environment::leave_preload(environment) };
-        }
-        // SAFETY: 1. is (1).
-        left_out = unsafe { names::left_out(&settings.only, arguments) };
-    }
-    let end = End::of_this_process(value);
-    if left_out.is_some() {
-        settings.moment = Moment::Never;
-        settings.mapped = Mapped::AsItIs;
-    }
-    if settings.moment == Moment::Never && (left_out.is_none() || end == End::Silent) {
-        return;
-    }
-    if end != End::Silent {
-        ended::await_it();
-    }
-    library::find();
-    // From here on it is known whose memory this is.
-    let _ = palimpsest_fork::guard::is_borrowed();
-    palimpsest_fork::guard::prepare(|name| lookup::any(name).and_then(|found| NonNull::new(found.cast())));
-    if let Err(error) = moment::prepare(settings.moment) {
-        return complain(&format!("the signal of PALIMPSEST_FREEZE cannot be caught: {error}"));
-    }
-    let report = channel::noted(&settings.report, standard_error);
-    if let (ReportTo::Descriptor(_), None) = (&settings.report, report) {
-        let is_heir = Origin::of_this_process(value) == Origin::Heir;
-        if let Some(number) = channel::never_open(&settings.report, report).filter(|_| !is_heir) {
-            return complain(&format!("PALIMPSEST_REPORT=fd:{number}: no such descriptor is open"));
-        }
-        settings.report = ReportTo::Nowhere;
-    }
-    let started = Started { settings, standard_error, report, filters: filters::at_the_start(value), end, left_out };
-    // SAFETY: 1. is (2).
-    unsafe { started::set(started) };
 }
 
 #[cfg(test)]

@@ -1,16 +1,14 @@
 //! What the object knows once it has started.
 
 use std::cell::UnsafeCell;
-use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use palimpsest_sys::proc::stat::Incarnation;
 
 use crate::channel::Noted;
-use crate::dormant;
 use crate::filters::Filters;
-use crate::settings::{Moment, Settings};
+use crate::settings::Settings;
 
 /// `palimpsest run` sets it: to its own process, which becomes the program's.
 const FIRST: &str = "PALIMPSEST_STARTED";
@@ -125,14 +123,6 @@ pub(crate) fn get() -> Option<&'static Started> {
     let started = unsafe { &*STARTED.started.get() };
     // SAFETY: by the invariant of the field it was written.
     Some(unsafe { started.assume_init_ref() })
-}
-
-/// Whether this object freezes or gathers the process, or tells what that would do, as far as its settings go: programs
-/// that can do so by themselves ask, as the package for Python does. Returns 0 if it leaves the process alone.
-/// Async-signal-safe.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub extern "C" fn palimpsest_serves() -> c_int {
-    c_int::from(dormant::is() || get().is_some_and(|started| started.settings.moment != Moment::Never))
 }
 
 /// Notes it.

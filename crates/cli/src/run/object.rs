@@ -27,8 +27,8 @@ pub(crate) const NAME: &str = "libpalimpsest_preload.so";
 /// Its bytes as they were linked, from where `build.rs` says; none if its sources were not there.
 const LINKED: &[u8] = include_bytes!(env!("PALIMPSEST_OBJECT"));
 
-/// Returns its bytes as they are loaded: with its relocations deferred, or, if its linker has laid it out in another way,
-/// as they were linked. Then it does the same, and costs each executed program more.
+/// Returns its bytes as they are loaded: with its relocations deferred, or, if its linker has laid it out in another
+/// way, as they were linked. Then it does the same, and costs each executed program more.
 pub(crate) fn bytes() -> &'static [u8] {
     static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
     BYTES.get_or_init(|| palimpsest_defer::deferred(LINKED).unwrap_or_else(|_| LINKED.to_vec()))

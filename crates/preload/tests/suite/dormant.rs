@@ -1,7 +1,10 @@
 //! Programs that another has executed below `palimpsest run`, and that sleep until they have a use for the object.
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
+
+use palimpsest_defer::{DeferError, deferred};
 
 use crate::common::{compile, linked_object, object};
 
@@ -27,6 +30,26 @@ fn every_call_is_passed_on_while_the_program_sleeps() {
     passes(&mut command);
 }
 
+/// Fails on: a panic for what is no such object; one that is changed twice.
+#[test]
+fn what_cannot_be_deferred_is_refused() {
+    let linked = fs::read(linked_object()).expect("it is a file");
+    let deferred = deferred(&linked).expect("an object of this package");
+    assert_eq!(palimpsest_defer::deferred(&deferred), Err(DeferError::Done));
+    for length in (0..linked.len()).step_by(4099).chain(0..200) {
+        assert!(palimpsest_defer::deferred(&linked[..length]).is_err(), "{length} bytes");
+    }
+    // Each byte of the header is another one.
+    for place in 0..64 {
+        for value in [0, 0x7f, 0xff] {
+            let mut other = linked.clone();
+            other[place] = value;
+            // Some mean nothing.
+            let _ = palimpsest_defer::deferred(&other);
+        }
+    }
+}
+
 /// Fails on: a program that sleeps on when it has grown; settings that are read when it wakes, from variables that it
 /// has written over.
 #[test]
@@ -36,7 +59,7 @@ fn who_has_grown_wakes_at_a_fork_with_the_settings_of_the_start() {
     let report = folder.path().join("report");
     let others = [("PALIMPSEST_PAUSE", "none"), ("PALIMPSEST_HUGE", "off"), ("PALIMPSEST_PAYS_AFTER", "any")];
     passes(command.env("PALIMPSEST_REPORT", &report).envs(others));
-    let told = std::fs::read_to_string(&report).expect("it has reported");
+    let told = fs::read_to_string(&report).expect("it has reported");
     assert!(told.contains("frozen"), "{told}");
 }
 
