@@ -53,7 +53,7 @@ struct Symbol {
     size: usize,
 }
 
-/// The last object that the program was started with; null before this object's start. `Relaxed`: an address of what
+/// The last object that is looked at; null before this object's start. `Relaxed`: an address of what
 /// stays as it is.
 static LAST: AtomicPtr<Object> = AtomicPtr::new(ptr::null_mut());
 
@@ -67,11 +67,15 @@ fn first() -> *const Object {
     unsafe { (*told).first }
 }
 
-/// Notes which objects the program was started with. Returns false if [`next`] finds nothing here.
+/// Notes up to where the list is looked at: to the C library and the dynamic linker. A constructor that has run before
+/// may have loaded others, which can be unloaded. Returns false if [`next`] finds nothing here.
 pub(crate) fn prepare() -> bool {
-    let last = Objects(first()).last();
+    let ends = [weak_address!("gnu_get_libc_release"), weak_address!("_r_debug")].map(start_of_holder);
+    let is_end = |object: &&Object| ends.contains(&Some(object.bias));
+    let last = Objects(first()).filter(is_end).last();
     LAST.store(last.map_or(ptr::null_mut(), |object| ptr::from_ref(object).cast_mut()), Ordering::Relaxed);
-    last.is_some()
+    // Another namespace has a list of its own (`dlmopen`).
+    last.is_some() && Objects(first()).any(|object| object.bias == own_bias())
 }
 
 /// Whether functions can be found. Async-signal-safe.
@@ -144,7 +148,10 @@ struct Tables {
     strings: usize,
     /// Zero if it has none.
     versions: usize,
+    /// Zero if it has none.
     hashes: usize,
+    /// The hash section of System V; zero if it has none.
+    old_hashes: usize,
 }
 
 impl Object {
@@ -162,16 +169,20 @@ impl Object {
                 elf::DT_STRTAB => tables.strings = place(entry.value),
                 elf::DT_VERSYM => tables.versions = place(entry.value),
                 elf::DT_GNU_HASH => tables.hashes = place(entry.value),
+                elf::DT_HASH => tables.old_hashes = place(entry.value),
                 _ => {}
             }
         }
-        (tables.symbols != 0 && tables.strings != 0 && tables.hashes != 0).then_some(tables)
+        (tables.symbols != 0 && tables.strings != 0).then_some(tables)
     }
 }
 
 impl Tables {
     /// Returns the address of the definition that is used by who names no version.
     fn find(&self, bias: usize, name: &[u8], hash: u32) -> Option<*mut c_void> {
+        if self.hashes == 0 {
+            return self.search(bias, name);
+        }
         // SAFETY: 1. the section begins with four numbers.
         let number = |number| unsafe { element::<u32>(self.hashes, number) };
         let (buckets, first, words, shift) = (number(0) as usize, number(1) as usize, number(2) as usize, number(3));
@@ -204,6 +215,17 @@ impl Tables {
             }
             at += 1;
         }
+    }
+
+    /// Does the same in an object without the GNU section: looks at all symbols, of which that of System V has the number.
+    #[cold]
+    fn search(&self, bias: usize, name: &[u8]) -> Option<*mut c_void> {
+        if self.old_hashes == 0 {
+            return None;
+        }
+        // SAFETY: 1. the section begins with two numbers; the second is that of symbols.
+        let count: u32 = unsafe { element(self.old_hashes, 1) };
+        (1..count as usize).find_map(|number| self.at(number, bias, name))
     }
 
     /// Returns the address of a symbol, if it has this name and is defined for all.

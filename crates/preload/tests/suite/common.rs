@@ -96,6 +96,12 @@ pub(crate) fn other_object(name: &str) -> Option<PathBuf> {
     compile(&source, &format!("{name}.so"), &["-shared", "-fPIC"])
 }
 
+/// The same with a table of symbols as old linkers make it.
+pub(crate) fn old_object(name: &str) -> Option<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/suite/sources/{name}.c"));
+    compile(&source, &format!("{name}-old.so"), &["-shared", "-fPIC", "-Wl,--hash-style=sysv"])
+}
+
 /// The result of a run.
 pub(crate) struct Ran {
     pub(crate) stdout: String,
