@@ -217,7 +217,8 @@ impl Tables {
         }
     }
 
-    /// Does the same in an object without the GNU section: looks at all symbols, of which that of System V has the number.
+    /// Does the same in an object without the GNU section: looks at all symbols, of which that of System V has the
+    /// number.
     #[cold]
     fn search(&self, bias: usize, name: &[u8]) -> Option<*mut c_void> {
         if self.old_hashes == 0 {
