@@ -28,7 +28,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     // See `deferred`.
     println!("cargo::rustc-check-cfg=cfg(relocates_late)");
     let variable = |name| std::env::var(name).unwrap_or_default();
-    if ["2", "3"].contains(&variable("OPT_LEVEL").as_str()) && variable("CARGO_CFG_TARGET_ARCH") == "x86_64" {
+    // Flags come after the profile, and count.
+    let is_optimised = ["2", "3"].contains(&variable("OPT_LEVEL").as_str())
+        && !["opt-level", "debug-assertions"].iter().any(|flag| variable("CARGO_ENCODED_RUSTFLAGS").contains(flag));
+    if is_optimised && variable("CARGO_CFG_TARGET_ARCH") == "x86_64" {
         println!("cargo::rustc-cfg=relocates_late");
     }
     // GNU ld makes an object need `libgcc_s` even though all that it uses of it is its own (`unwinder`): so it finds an

@@ -8,6 +8,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stddef.h>
@@ -20,6 +21,7 @@
 #include <sys/select.h>
 #include <sys/shm.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -189,6 +191,34 @@ static void on_signal(int signal) {
   forks_once();
 }
 
+static void on_alarm(int signal) {
+  (void)signal;
+  void *memory = mmap(NULL, 3 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory != MAP_FAILED) munmap(memory, 3 << 20);
+}
+
+static pthread_barrier_t together;
+
+// Maps, forks and discards, beside others that do the same.
+static void *races(void *argument) {
+  const char sign = (char)(long)argument;
+  const size_t length = 4 << 20, half = length / 2;
+  pthread_barrier_wait(&together);
+  for (int round = 0; round < 3; round++) {
+    char *memory = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(memory != MAP_FAILED);
+    memset(memory, sign, length);
+    if (sign % 2) {
+      pid_t child = fork();
+      if (child == 0) _exit(memory[0] != sign || memory[half] != sign || memory[length - 1] != sign);
+      ends_well(child);
+    }
+    CHECK(madvise(memory, half, MADV_DONTNEED) == 0);
+    CHECK(memory[0] == 0 && memory[half - 1] == 0 && memory[half] == sign);
+  }
+  return NULL;
+}
+
 int main(int count, char **arguments) {
   CHECK(count == 2);
   const char *what = arguments[1];
@@ -246,6 +276,17 @@ int main(int count, char **arguments) {
     ends_well(child);
     CHECK(sleeps() == 1);
     forks_once();
+    CHECK(sleeps() == 0);
+  } else if (strcmp(what, "races") == 0) {
+    enum { THREADS = 8 };
+    struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
+    struct itimerval often = {{0, 1000}, {0, 1000}};
+    pthread_t threads[THREADS];
+    CHECK(sigaction(SIGALRM, &action, NULL) == 0 && setitimer(ITIMER_REAL, &often, NULL) == 0);
+    CHECK(pthread_barrier_init(&together, NULL, THREADS) == 0);
+    for (long thread = 0; thread < THREADS; thread++)
+      CHECK(pthread_create(&threads[thread], NULL, races, (void *)(thread + 1)) == 0);
+    for (int thread = 0; thread < THREADS; thread++) CHECK(pthread_join(threads[thread], NULL) == 0);
     CHECK(sleeps() == 0);
   } else if (strcmp(what, "handles") == 0) {
     // In a handler too, but not on its own stack.
