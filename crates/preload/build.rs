@@ -3,9 +3,8 @@
 //! The object defines `mmap` and others for the program. Its own code calls functions of these names too: the engine,
 //! when it does what a guard has decided, and the standard library. Those calls would come back to the definitions
 //! here, without end. `--wrap` (ld, lld, mold) makes all references, though not the definitions, use the symbol
-//! `__wrap_…` instead, which `wrapped` defines to go straight to the kernel. So no definition may be inlined, which
-//! would come without the reference, and none is called by the others. In the same way the part of the C library that
-//! each object has of its own comes to call what only glibc has (`glibc`).
+//! `__wrap_…` instead, which `wrapped` defines to go straight to the kernel. In the same way the part of the C library
+//! that each object has of its own comes to call what only glibc has (`glibc`).
 
 use std::error::Error;
 use std::fs;
@@ -25,15 +24,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     // A page of file belongs to one mapping, and variables begin with a page: so what a program writes to before its
     // `main` is on as few pages as it can be. GNU ld, which does so by itself with constants, ignores it.
     println!("cargo::rustc-link-arg-cdylib=-Wl,-z,separate-loadable-segments");
-    // See `deferred`.
-    println!("cargo::rustc-check-cfg=cfg(relocates_late)");
-    let variable = |name| std::env::var(name).unwrap_or_default();
-    // Flags come after the profile, and count.
-    let is_optimised = ["2", "3"].contains(&variable("OPT_LEVEL").as_str())
-        && !["opt-level", "debug-assertions"].iter().any(|flag| variable("CARGO_ENCODED_RUSTFLAGS").contains(flag));
-    if is_optimised && variable("CARGO_CFG_TARGET_ARCH") == "x86_64" {
-        println!("cargo::rustc-cfg=relocates_late");
-    }
     // GNU ld makes an object need `libgcc_s` even though all that it uses of it is its own (`unwinder`): so it finds an
     // empty archive of that name.
     let folder = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("OUT_DIR is not set; is this run by cargo?")?);

@@ -37,7 +37,7 @@ fn write_all(folder: &Path) -> io::Result<()> {
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
         clap_complete::generate_to(shell, &mut command.clone(), "palimpsest", folder)?;
     }
-    fs::write(folder.join(run::OBJECT_NAME), run::object_bytes())
+    fs::write(folder.join(run::OBJECT_NAME), run::OBJECT)
 }
 
 #[cfg(test)]
@@ -58,7 +58,7 @@ mod tests {
         for name in ["palimpsest.bash", "_palimpsest", "palimpsest.fish"] {
             assert!(read(name).contains("doctor"), "{name}");
         }
-        assert_eq!(fs::read(inside.join(run::OBJECT_NAME)).expect("it was written"), run::object_bytes());
+        assert_eq!(fs::read(inside.join(run::OBJECT_NAME)).expect("it was written"), run::OBJECT);
         assert!(!inside.join("palimpsest-documents.1").exists(), "hidden commands have no page");
         assert!(write_all(Path::new("/proc/no")).is_err());
     }

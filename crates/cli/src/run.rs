@@ -17,9 +17,9 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 pub(crate) use arguments::Arguments;
-pub(crate) use object::NAME as OBJECT_NAME;
 #[cfg(feature = "documents")]
-pub(crate) use object::bytes as object_bytes;
+pub(crate) use object::BYTES as OBJECT;
+pub(crate) use object::NAME as OBJECT_NAME;
 use palimpsest_numa::{NoSuchNode, NodeId, Topology};
 use palimpsest_sys::proc::stat::Incarnation;
 use palimpsest_sys::proc::status::Status;

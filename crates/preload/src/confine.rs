@@ -7,7 +7,7 @@ use palimpsest_fork::guard;
 
 use crate::cancelling::uncancelled;
 use crate::next::Next;
-use crate::{confined, freezing, kernel, started, waking};
+use crate::{confined, freezing, kernel, started};
 
 type Prctl = unsafe extern "C" fn(c_int, c_ulong, c_ulong, c_ulong, c_ulong) -> c_int;
 
@@ -17,9 +17,6 @@ static PRCTL: Next<Prctl> = unsafe { Next::new(c"prctl") };
 
 /// Notes that a filter is about to be installed.
 fn note() {
-    if !waking::before_filter() {
-        return;
-    }
     if let Some(started) = started::get() {
         freezing::before_filter(started);
     }

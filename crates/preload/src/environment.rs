@@ -51,18 +51,8 @@ impl Iterator for Strings {
     }
 }
 
-/// Whether a variable is one that a start asks for, by the beginning of its name. No table of beginnings, whose
-/// addresses may not be [relocated](crate::deferred) yet.
-///
-/// # Safety
-///
-/// 1. `string` must be a C string that nobody changes meanwhile.
-#[inline]
-unsafe fn is_asked_for(string: *const c_char) -> bool {
-    // SAFETY: 1. is this function's.
-    let begins_with = |beginning: &[u8]| unsafe { behind(beginning, string) }.is_some();
-    begins_with(b"PALIMPSEST_") || begins_with(b"LD_PRELOAD") || begins_with(b"__AFL_")
-}
+/// What the names of all variables that a start asks for begin with.
+const BEGINNINGS: [&[u8]; 3] = [b"PALIMPSEST_", b"LD_PRELOAD", b"__AFL_"];
 
 /// How many variables are [`Noted`]; `palimpsest run` sets fewer.
 const MOST: usize = 32;
@@ -103,7 +93,7 @@ impl Noted {
         // SAFETY: 1. is this function's.
         for string in unsafe { Strings::of(environment) } {
             // SAFETY: 1. a string of the environment; contract 1.
-            if unsafe { is_asked_for(string) } {
+            if BEGINNINGS.iter().any(|beginning| unsafe { behind(beginning, string) }.is_some()) {
                 if let Some(place) = noted.strings.get_mut(noted.count) {
                     *place = string;
                 }
@@ -113,14 +103,7 @@ impl Noted {
         noted
     }
 
-    /// Iterates over all that were found.
-    pub(crate) fn strings(&self) -> impl Iterator<Item = *const c_char> {
-        let strings = self.strings.get(..self.count);
-        // More than are noted are too many to be copied.
-        strings.into_iter().flatten().copied()
-    }
-
-    /// Returns the value of a variable that a start [asks for](is_asked_for): the first one of this name.
+    /// Returns the value of a variable whose name has one of the [`BEGINNINGS`]: the first one of this name.
     ///
     /// # Safety
     ///
@@ -130,6 +113,7 @@ impl Noted {
     #[inline(never)]
     #[unsafe(link_section = "palimpsest_start")]
     pub(crate) unsafe fn value<'a>(&self, name: &str) -> Option<&'a [u8]> {
+        debug_assert!(BEGINNINGS.iter().any(|&beginning| name.as_bytes().starts_with(beginning)), "{name}");
         // SAFETY: 1. a string of the environment; contract 1.
         let value = |string| unsafe { value_of(name.as_bytes(), string) };
         match self.strings.get(..self.count) {

@@ -4,7 +4,7 @@ use libc::pid_t;
 
 use crate::next::Next;
 use crate::started::Started;
-use crate::{confined, core_filter, dormant, earlier, errno, freezing, moment, started, waking};
+use crate::{confined, core_filter, earlier, errno, freezing, started};
 
 type Fork = unsafe extern "C" fn() -> pid_t;
 
@@ -23,7 +23,6 @@ pub(crate) fn resolve() {
 /// 1. As for the C library's `fork`: afterwards the child of a process with threads makes only async-signal-safe calls.
 // In a section with what a child of a small program executes later, so that it costs the child one page fault.
 #[unsafe(link_section = "palimpsest_start")]
-#[inline(never)]
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fork() -> pid_t {
     match prepare() {
@@ -56,7 +55,7 @@ enum Prepared {
 #[inline(never)]
 #[unsafe(link_section = "palimpsest_start")]
 fn prepare() -> Prepared {
-    let Some(started) = started::get().or_else(woken) else { return Prepared::Plain };
+    let Some(started) = started::get() else { return Prepared::Plain };
     core_filter::take_back();
     earlier::before_fork();
     let before = errno::Kept::now();
@@ -67,26 +66,6 @@ fn prepare() -> Prepared {
         false if confined::is_at_rest() => Prepared::Plain,
         false => Prepared::Held,
     }
-}
-
-/// Wakes a process that sleeps, if this fork may gain by it.
-#[inline(never)]
-#[unsafe(link_section = "palimpsest_start")]
-fn woken() -> Option<&'static Started> {
-    if !dormant::is() {
-        return None;
-    }
-    let before = errno::Kept::now();
-    let pays = waking::pays();
-    before.set_again();
-    if !pays {
-        return None;
-    }
-    if !waking::wake() {
-        // Who may not wake here may do so at the next fork.
-        moment::look_again();
-    }
-    started::get()
 }
 
 /// # Safety
@@ -121,8 +100,8 @@ unsafe fn frozen(started: &'static Started) -> pid_t {
 #[unsafe(link_section = "palimpsest_start")]
 pub(crate) extern "C" fn plain() -> pid_t {
     if FORK.get().is_none() {
-        // Beside another C library than glibc, a constructor of another object forks before ours has run. It may:
-        // `fork` is not called from inside `malloc` or the dynamic linker, so that `dlsym` is safe here.
+        // A constructor of another library forks before ours has run. It may: `fork` is not called from inside `malloc`
+        // or the dynamic linker, so that `dlsym` is safe here, unlike in the memory functions.
         FORK.resolve();
     }
     match FORK.get() {

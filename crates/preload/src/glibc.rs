@@ -6,19 +6,56 @@
 
 #[cfg(not(test))]
 use std::ffi::c_int;
-use std::ffi::c_void;
-use std::ptr;
+use std::ffi::{c_char, c_void};
 
-use crate::arch::weak_address;
+std::arch::global_asm!(
+    ".weak gnu_get_libc_release",
+    ".weak __chk_fail",
+    ".hidden palimpsest_gnu_get_libc_release",
+    ".globl palimpsest_gnu_get_libc_release",
+    ".hidden palimpsest_chk_fail",
+    ".globl palimpsest_chk_fail",
+    ".pushsection .data.rel.ro.palimpsest_own, \"aw\", %progbits",
+    ".balign 8",
+    "palimpsest_gnu_get_libc_release:",
+    ".8byte gnu_get_libc_release",
+    "palimpsest_chk_fail:",
+    ".8byte __chk_fail",
+    ".popsection",
+);
+
+// The static part of glibc calls it in `pthread_atfork`, here through `--wrap` (`build.rs`).
+#[cfg(not(test))]
+std::arch::global_asm!(
+    ".weak __real___register_atfork",
+    ".hidden palimpsest_register_atfork",
+    ".globl palimpsest_register_atfork",
+    ".pushsection .data.rel.ro.palimpsest_own, \"aw\", %progbits",
+    ".balign 8",
+    "palimpsest_register_atfork:",
+    ".8byte __real___register_atfork",
+    ".popsection",
+);
 
 /// A handler of `pthread_atfork`.
 #[cfg(not(test))]
 type Handler = Option<unsafe extern "C" fn()>;
 
+unsafe extern "C" {
+    /// Registers handlers of an object; returns an error's number.
+    #[cfg(not(test))]
+    static palimpsest_register_atfork: Option<unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int>;
+    /// A function that nobody has a reason to replace. Not that for the version, which the standard library insists on.
+    static palimpsest_gnu_get_libc_release: Option<extern "C" fn() -> *const c_char>;
+    /// Says that a buffer would overflow, and ends the process.
+    static palimpsest_chk_fail: Option<extern "C" fn() -> !>;
+}
+
 /// Returns an address inside the C library, if that is glibc.
 pub(crate) fn inside() -> Option<usize> {
-    // A function that nobody has a reason to replace. Not that for the version, which the standard library insists on.
-    Some(weak_address!("gnu_get_libc_release")).filter(|&address| address != 0)
+    // SAFETY: a constant, which the dynamic linker has written before any code of this object runs.
+    let function = unsafe { palimpsest_gnu_get_libc_release };
+    function.map(|function| (function as *const c_void).addr())
 }
 
 /// `__register_atfork`, for the static part of glibc in this object.
@@ -33,10 +70,8 @@ pub(crate) unsafe extern "C" fn register_atfork(
     child: Handler,
     object: *mut c_void,
 ) -> c_int {
-    type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
-    let place = ptr::with_exposed_provenance::<c_void>(weak_address!("__real___register_atfork"));
-    // SAFETY: null, or this function of the C library; a pointer that may be null is an option of one.
-    match unsafe { std::mem::transmute::<*const c_void, Option<Register>>(place) } {
+    // SAFETY: as in `inside`.
+    match unsafe { palimpsest_register_atfork } {
         // SAFETY: contract 1.
         Some(register) => unsafe { register(prepare, parent, child, object) },
         None => libc::ENOSYS,
@@ -45,10 +80,8 @@ pub(crate) unsafe extern "C" fn register_atfork(
 
 /// Ends the process, whose buffer would overflow.
 pub(crate) fn end() -> ! {
-    let place = ptr::with_exposed_provenance::<c_void>(weak_address!("__chk_fail"));
-    // SAFETY: null, or this function of the C library, which takes nothing and does not return; a pointer that may be
-    // null is an option of one.
-    match unsafe { std::mem::transmute::<*const c_void, Option<extern "C" fn() -> !>>(place) } {
+    // SAFETY: as in `inside`.
+    match unsafe { palimpsest_chk_fail } {
         Some(fail) => fail(),
         None => std::process::abort(),
     }

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use palimpsest_sys::HUGE_PAGE as PIECE;
 
 use crate::settings::Mapped;
-use crate::{confined, dormant, earlier, errno, kernel, moment, started, waking};
+use crate::{confined, earlier, errno, kernel, moment, started};
 
 /// Kinds of mappings that are left as they are: stacks, which are used from one end; what has its pages already; and
 /// what consists of huge pages anyway.
@@ -85,9 +85,6 @@ impl Mappings {
 pub(crate) fn mapped(address: usize, length: usize, protection: c_int, flags: c_int) {
     if !suits(rustix::param::page_size(), length, protection, flags) {
         return;
-    }
-    if dormant::is() {
-        waking::wake();
     }
     let Some(started) = started::get().filter(|started| started.settings.mapped != Mapped::AsItIs) else { return };
     let before = errno::get();

@@ -11,8 +11,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `start`, `serving`, `started` | before `main`: settings are read; what is known then |
-//! | `dormant`, `waking`, `deferred` | programs that another one has executed sleep until they have a use for this object |
+//! | `start`, `started` | before `main`: real functions and settings are looked up; what is known then |
 //! | `settings`, `names` | the environment variables `PALIMPSEST_…`; what the program is called |
 //! | `local_text` | the program's text in huge pages on one node |
 //! | `fork`, `moment`, `freezing`, `ended` | `fork`: whether it is time to freeze, freezing once, and why not |
@@ -21,7 +20,6 @@
 //! | `waiting`, `waits`, `limit`, `real_waits`, `own_waits` | `epoll_wait`, `poll`, `select`, `nanosleep` …: a freeze in slices goes on |
 //! | `dispatch` | these calls through `syscall` |
 //! | `library`, `glibc` | whether the next definition is the C library's; what only glibc has |
-//! | `lookup` | functions of other objects, without the dynamic linker |
 //! | `next`, `kernel`, `arch`, `errno`, `wrapped` | what is called without this object: the next definition, or the kernel |
 //! | `erase` | `explicit_bzero` and its fortified twin, `memset_explicit`, `palimpsest_forget` |
 //! | `confine` | `prctl`: the program confines itself |
@@ -53,9 +51,7 @@ mod channel;
 mod confine;
 mod confined;
 mod core_filter;
-mod deferred;
 mod dispatch;
-mod dormant;
 mod earlier;
 mod ended;
 mod environment;
@@ -72,7 +68,6 @@ mod kernel;
 mod library;
 mod limit;
 mod local_text;
-mod lookup;
 mod memory;
 mod moment;
 mod names;
@@ -80,14 +75,12 @@ mod next;
 mod own_waits;
 mod protection;
 mod real_waits;
-mod serving;
 mod settings;
 mod start;
 mod started;
 mod unwinder;
 mod waiting;
 mod waits;
-mod waking;
 #[cfg(not(test))]
 mod wrapped;
 
@@ -108,5 +101,5 @@ pub use execute::{
 pub use fork::fork;
 pub use memory::{madvise, mlock, mlock2, mlockall, mmap, mmap64, mremap};
 pub use protection::{mprotect, pkey_mprotect};
-pub use serving::palimpsest_serves;
+pub use started::palimpsest_serves;
 pub use waiting::{clock_nanosleep, epoll_pwait, epoll_wait, nanosleep, poll, ppoll, pselect, select};

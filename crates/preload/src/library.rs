@@ -1,21 +1,41 @@
 //! Where the C library is, to tell its functions from those that another preloaded object has put before them: a clock
 //! of its own (libfaketime), or sockets that the kernel does not know (libvma, Onload).
 
+use std::ffi::{c_int, c_void};
+use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::{glibc, lookup};
+use crate::glibc;
 
 /// Its first byte, and the end; both 0 before it is found. `Relaxed`: numbers.
 static START: AtomicUsize = AtomicUsize::new(0);
 static END: AtomicUsize = AtomicUsize::new(0);
 
-/// Finds it. Takes no lock.
+/// Finds it. Takes a lock of the dynamic linker, but neither memory nor a look at its symbols, as `dladdr` does.
 pub(crate) fn find() {
-    let Some(start) = glibc::inside().and_then(lookup::start_of_holder) else { return };
-    // SAFETY: 1. glibc's linker puts its file there, from the first byte on.
-    let range = unsafe { lookup::range_of(start) };
-    START.store(range.start, Ordering::Relaxed);
-    END.store(range.end, Ordering::Relaxed);
+    // SAFETY: the function keeps to what it is given.
+    unsafe { libc::dl_iterate_phdr(Some(note), ptr::null_mut()) };
+}
+
+/// Notes where an object is, and ends the search, if it has the function.
+// Beside what else runs before `main`.
+#[unsafe(link_section = "palimpsest_start")]
+unsafe extern "C" fn note(object: *mut libc::dl_phdr_info, _size: usize, _unused: *mut c_void) -> c_int {
+    // SAFETY: the dynamic linker describes an object here for the time of the call.
+    let object = unsafe { &*object };
+    // SAFETY: by the same description, so many headers.
+    let headers = unsafe { std::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()) };
+    let loaded = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
+    let (start, end) = loaded.fold((usize::MAX, 0), |(start, end), header| {
+        let from = (object.dlpi_addr + header.p_vaddr) as usize;
+        (start.min(from), end.max(from + header.p_memsz as usize))
+    });
+    if glibc::inside().is_none_or(|inside| !(start..end).contains(&inside)) {
+        return 0;
+    }
+    START.store(start, Ordering::Relaxed);
+    END.store(end, Ordering::Relaxed);
+    1
 }
 
 /// Whether a function with this address is the C library's. Async-signal-safe.
@@ -25,8 +45,6 @@ pub(crate) fn has(function: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::c_void;
-
     use super::*;
 
     #[test]

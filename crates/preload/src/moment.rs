@@ -90,7 +90,7 @@ fn has_come(moment: Moment, number: u64) -> bool {
     match moment {
         Moment::Never => false,
         // Without /proc the engine says why it can do nothing.
-        Moment::Worthwhile => may_have_grown(number) && has_enough(),
+        Moment::Worthwhile => may_have_grown(number) && seen(UNSEEN).is_none_or(|bytes| bytes >= LEAST_WORTHWHILE),
         Moment::Fork(wanted) => number >= wanted,
         Moment::Signal(_) => HAS_COME.load(Ordering::Relaxed),
         // Less cannot be it.
@@ -106,46 +106,9 @@ fn may_have_grown(number: u64) -> bool {
     has_grown(peak_unless_confined(), LOOKED_AT.load(Ordering::Relaxed)) || number.is_multiple_of(LOOKS_AFTER)
 }
 
-/// Page faults when a process that sleeps was last looked at. `Relaxed`: a figure.
-static FAULTS_AT_LOOK: AtomicU64 = AtomicU64::new(0);
-
-/// As many page faults as pages are worthwhile: who had fewer since the last look, and whose peak is the same, has not
-/// grown.
-const FAULTS: u64 = LEAST_WORTHWHILE / 4096;
-
-/// Whether it may be time to freeze at a fork in a process that [sleeps](crate::dormant), and counts no forks: that
-/// would write to a page which each child shares. Allocates nothing.
-pub(crate) fn may_pay() -> bool {
-    let Some(usage) = usage() else { return has_enough() };
-    let (faults, before) = (usage.ru_minflt.unsigned_abs(), FAULTS_AT_LOOK.load(Ordering::Relaxed));
-    if !has_grown(Some(peak_in(&usage)), LOOKED_AT.load(Ordering::Relaxed)) && faults.wrapping_sub(before) < FAULTS {
-        return false;
-    }
-    FAULTS_AT_LOOK.store(faults, Ordering::Relaxed);
-    has_enough()
-}
-
-/// Forgets the last look, so that the next fork looks again.
-pub(crate) fn look_again() {
-    LOOKED_AT.store(0, Ordering::Relaxed);
-}
-
-/// Whether a process has so much private memory that a freeze may gain anything; also if the kernel does not tell.
-pub(crate) fn has_enough() -> bool {
-    seen(UNSEEN).is_none_or(|bytes| bytes >= LEAST_WORTHWHILE)
-}
-
 /// Returns the peak of resident memory in kB, at least 1; `None` if the kernel does not tell, or a filter forbids the
 /// question. Async-signal-safe.
 pub(crate) fn peak() -> Option<u64> {
-    usage().as_ref().map(peak_in)
-}
-
-fn peak_in(usage: &libc::rusage) -> u64 {
-    usage.ru_maxrss.unsigned_abs().max(1)
-}
-
-fn usage() -> Option<libc::rusage> {
     if FreezeCall::Usage.is_deadly() {
         return None;
     }
@@ -153,7 +116,7 @@ fn usage() -> Option<libc::rusage> {
     let mut usage: libc::rusage = unsafe { MaybeUninit::zeroed().assume_init() };
     // SAFETY: the kernel writes to a local.
     let is_told = unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) } == 0;
-    is_told.then_some(usage)
+    is_told.then_some(usage.ru_maxrss.unsigned_abs().max(1))
 }
 
 /// Returns the peak, unless a filter may end the program for the question.

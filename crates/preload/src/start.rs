@@ -1,4 +1,4 @@
-//! Runs before the program's `main`: reads the settings, once.
+//! Runs before the program's `main`: looks up the real functions and reads the settings, once.
 //!
 //! Every program that is executed below `palimpsest run` pays for this, also one that lives for a millisecond and never
 //! forks. So it uses neither the heap nor, where nothing is set, the standard library: each 64 KiB of code and each
@@ -9,10 +9,11 @@ use std::panic;
 
 use palimpsest_sys::in_secure_execution;
 
-use crate::channel::Noted;
-use crate::serving::{Arrays, serve};
+use crate::channel::{self, Noted};
+use crate::settings::{Heirs, Mapped, Moment, ReportTo, Settings};
+use crate::started::{self, End, Origin, Started};
 use crate::{
-    attach, confine, deferred, dormant, environment, execute, fork, glibc, handed_over, local_text, lookup, memory,
+    attach, confine, ended, environment, execute, filters, fork, glibc, handed_over, local_text, memory, moment, names,
     protection, waiting, waits,
 };
 
@@ -22,59 +23,34 @@ use crate::{
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn(c_int, *const *const c_char, *mut *mut c_char) = start;
 
-// The table of `deferred`: how far behind it the start is, for the dynamic linker to call it without a relocation.
-#[cfg(not(test))]
-std::arch::global_asm!(
-    ".pushsection palimpsest_deferred, \"a\", %progbits",
-    ".balign 8",
-    ".hidden palimpsest_deferred_table",
-    ".globl palimpsest_deferred_table",
-    "palimpsest_deferred_table:",
-    ".zero 48",
-    ".8byte {start} - palimpsest_deferred_table",
-    ".popsection",
-    start = sym start,
-);
-
 // In a section with all else of its kind, see `palimpsest_sys::broken_pipe`.
 #[cfg_attr(test, expect(dead_code, reason = "a test must not start the object in its own process"))]
 #[unsafe(link_section = "palimpsest_start")]
 extern "C" fn start(count: c_int, arguments: *const *const c_char, environment: *mut *mut c_char) {
-    if !deferred::ARE_LATE {
-        deferred::relocate();
-    }
     // A program with more rights than its caller must not obey the caller's environment.
     if in_secure_execution() {
-        return deferred::apply();
+        return;
     }
     // A panic here would end the program. Its message goes to standard error, which is what the program was given: it
     // has not run yet.
     let _ = panic::catch_unwind(|| {
-        if !lookup::prepare() {
-            resolve_all();
-        }
+        fork::resolve();
+        memory::resolve();
+        protection::resolve();
+        attach::resolve();
+        confine::resolve();
+        execute::resolve();
+        waiting::resolve();
         waits::note_main_thread();
         // Elsewhere calls are handed on, and nothing is read: musl passes no arguments.
         if glibc::inside().is_none() || !are_arrays(count, arguments, environment) {
-            return deferred::apply();
+            return;
         }
         // SAFETY: 1. glibc passes the arrays that it got from the kernel; 2. this is before `main`, and a library that
         // starts threads in its constructor and lets them read the environment would race with `setenv` anyway; 3. the
         // dynamic linker calls this once.
         unsafe { begin(arguments, environment) };
     });
-}
-
-/// Looks up the functions of a C library other than glibc. Now, since its `dlsym` takes locks.
-#[cold]
-fn resolve_all() {
-    fork::resolve();
-    memory::resolve();
-    protection::resolve();
-    attach::resolve();
-    confine::resolve();
-    execute::resolve();
-    waiting::resolve();
 }
 
 /// Whether these are a program's arguments and environment, as the kernel lays them out: one array behind the other.
@@ -96,19 +72,55 @@ fn are_arrays(count: c_int, arguments: *const *const c_char, environment: *mut *
 unsafe fn begin(arguments: *const *const c_char, environment: *mut *mut c_char) {
     // SAFETY: 1. is (2).
     let variables = unsafe { environment::Noted::now() };
-    // SAFETY: 1. is (2); 2. is (3).
-    if unsafe { dormant::begin(&variables) } {
-        return;
-    }
-    deferred::apply();
     // SAFETY: 1. is (2); what is changed here is `LD_PRELOAD`, for which nobody asks afterwards. Nothing read is kept.
     let value = |name: &str| unsafe { variables.value(name) };
     // SAFETY: 1. is (1); 2. is (2).
     unsafe { handed_over::give_up(value(environment::PRELOAD), environment) };
     let standard_error = Noted::now(libc::STDERR_FILENO);
     local_text::begin(standard_error, &value);
-    // SAFETY: 1. is (1) and (2); 2. is (3).
-    unsafe { serve(&value, standard_error, Some(Arrays { arguments, environment })) };
+    let complain = |text: &str| {
+        let line = format!("palimpsest: {text}; the program runs unfrozen\n");
+        // Without standard error, nothing can be reported.
+        let _ = standard_error.map(|descriptor| descriptor.write(line.as_bytes()));
+    };
+    let mut settings = match Settings::read(&value) {
+        Ok(settings) => settings,
+        Err(error) => return complain(&error.to_string()),
+    };
+    if settings.heirs == Heirs::Left {
+        // SAFETY: 1. is (1); 2. is (2).
+        unsafe { environment::leave_preload(environment) };
+    }
+    // SAFETY: 1. is (1).
+    let left_out = unsafe { names::left_out(&settings.only, arguments) };
+    let end = End::of_this_process(&value);
+    if left_out.is_some() {
+        settings.moment = Moment::Never;
+        settings.mapped = Mapped::AsItIs;
+    }
+    if settings.moment == Moment::Never && (left_out.is_none() || end == End::Silent) {
+        return;
+    }
+    if end != End::Silent {
+        ended::await_it();
+    }
+    // From here on it is known whose memory this is.
+    let _ = palimpsest_fork::guard::is_borrowed();
+    palimpsest_fork::guard::prepare();
+    if let Err(error) = moment::prepare(settings.moment) {
+        return complain(&format!("the signal of PALIMPSEST_FREEZE cannot be caught: {error}"));
+    }
+    let report = channel::noted(&settings.report, standard_error);
+    if let (ReportTo::Descriptor(_), None) = (&settings.report, report) {
+        let is_heir = Origin::of_this_process(&value) == Origin::Heir;
+        if let Some(number) = channel::never_open(&settings.report, report).filter(|_| !is_heir) {
+            return complain(&format!("PALIMPSEST_REPORT=fd:{number}: no such descriptor is open"));
+        }
+        settings.report = ReportTo::Nowhere;
+    }
+    let started = Started { settings, standard_error, report, filters: filters::at_the_start(&value), end, left_out };
+    // SAFETY: 1. is (3).
+    unsafe { started::set(started) };
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What the object knows once it has started.
 
 use std::cell::UnsafeCell;
+use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,7 +9,7 @@ use palimpsest_sys::proc::stat::Incarnation;
 
 use crate::channel::Noted;
 use crate::filters::Filters;
-use crate::settings::Settings;
+use crate::settings::{Moment, Settings};
 
 /// `palimpsest run` sets it: to its own process, which becomes the program's.
 const FIRST: &str = "PALIMPSEST_STARTED";
@@ -37,13 +38,6 @@ impl Origin {
             Some(first) if str::from_utf8(first).is_ok_and(is_this_process) => Self::Run,
             Some(_) => Self::Heir,
         }
-    }
-
-    /// Returns the same if that takes no look into a file.
-    #[inline]
-    pub(crate) fn of_an_heir<'a>(variable: &impl Fn(&str) -> Option<&'a [u8]>) -> Option<Self> {
-        let own = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
-        variable(FIRST).is_some_and(|first| number_in(first) != own).then_some(Self::Heir)
     }
 }
 
@@ -123,6 +117,14 @@ pub(crate) fn get() -> Option<&'static Started> {
     let started = unsafe { &*STARTED.started.get() };
     // SAFETY: by the invariant of the field it was written.
     Some(unsafe { started.assume_init_ref() })
+}
+
+/// Whether this object freezes or gathers the process, or tells what that would do, as far as its settings go: programs
+/// that can do so by themselves ask, as the package for Python does. Returns 0 if it leaves the process alone.
+/// Async-signal-safe.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn palimpsest_serves() -> c_int {
+    c_int::from(get().is_some_and(|started| started.settings.moment != Moment::Never))
 }
 
 /// Notes it.

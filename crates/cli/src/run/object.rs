@@ -13,7 +13,6 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
 use palimpsest_sys::{CreateError, memory};
 
@@ -24,15 +23,8 @@ use crate::run::is_one_entry;
 
 /// Its file name, by which it removes itself from `LD_PRELOAD`.
 pub(crate) const NAME: &str = "libpalimpsest_preload.so";
-/// Its bytes as they were linked, from where `build.rs` says; none if its sources were not there.
-const LINKED: &[u8] = include_bytes!(env!("PALIMPSEST_OBJECT"));
-
-/// Returns its bytes as they are loaded: with its relocations deferred, or, if its linker has laid it out in another
-/// way, as they were linked. Then it does the same, and costs each executed program more.
-pub(crate) fn bytes() -> &'static [u8] {
-    static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
-    BYTES.get_or_init(|| palimpsest_defer::deferred(LINKED).unwrap_or_else(|_| LINKED.to_vec()))
-}
+/// Its bytes, from where `build.rs` says; none if its sources were not there.
+pub(crate) const BYTES: &[u8] = include_bytes!(env!("PALIMPSEST_OBJECT"));
 
 /// Why it cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -112,14 +104,14 @@ pub(crate) fn find(named: Option<&OsStr>, executable: &Path, folders: &Folders) 
     }
     let installed = installed(executable);
     if let Some(path) = &installed
-        && is_ours(path, bytes())
+        && is_ours(path, BYTES)
     {
         return Object::at(path.clone());
     }
-    if bytes().is_empty() {
+    if BYTES.is_empty() {
         return Err(ObjectError::NotInside { installed: installed.unwrap_or_else(|| Path::new("../lib").join(NAME)) });
     }
-    put(bytes(), folders)
+    put(BYTES, folders)
 }
 
 /// Returns where a package puts it: beside the folder of the program.

@@ -10,7 +10,6 @@
 //! A held thread makes no step, and the kernel writes for it when it goes on; what it needs then is left out as well,
 //! since freezing it would gain nothing.
 
-use std::ffi::CStr;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicIsize, AtomicPtr, AtomicUsize, Ordering};
 
@@ -144,19 +143,14 @@ pub(crate) fn is_alone_for_sure() -> bool {
 
 /// Asks the C library, once, where the area of restartable sequences is, and where it notes whether there is one
 /// thread. Takes locks of the dynamic linker, and may allocate.
-pub(crate) fn ask_c_library() {
-    ask_c_library_by(palimpsest_sys::global_symbol);
-}
-
-/// The same; `find` looks up variables of the C library.
 #[cfg_attr(not(miri), unsafe(link_section = "palimpsest_start"))]
-pub(crate) fn ask_c_library_by(find: fn(&CStr) -> Option<NonNull<u8>>) {
+pub(crate) fn ask_c_library() {
     if RSEQ.1.load(Ordering::Relaxed) != UNASKED {
         return;
     }
-    let single = find(c"__libc_single_threaded");
+    let single = palimpsest_sys::global_symbol(c"__libc_single_threaded");
     SINGLE.store(single.map_or(ptr::null_mut(), NonNull::as_ptr), Ordering::Relaxed);
-    let area = rseq::area_by(find);
+    let area = rseq::area();
     RSEQ.0.store(area.start.wrapping_sub(control_block()).cast_signed(), Ordering::Relaxed);
     RSEQ.1.store(area.len(), Ordering::Relaxed);
 }

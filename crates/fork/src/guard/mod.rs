@@ -29,9 +29,7 @@ mod parts;
 mod release;
 mod sight;
 
-use std::ffi::CStr;
 use std::ops::Range;
-use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
 use palimpsest_sys::memory::span::Span;
@@ -82,15 +80,13 @@ pub fn counted_forks() -> u32 {
     crate::hazards::borrowed::forks().map_or(0, |forks| forks.load(Ordering::Relaxed).cast_unsigned())
 }
 
-/// Looks up what a freeze needs from the C library: for callers that may freeze inside `malloc` or in a signal handler,
-/// in an object that is never unloaded. Otherwise a freeze asks the dynamic linker itself, which takes locks and may
-/// allocate, and keeps the object with this code loaded if it may hold other threads.
-///
-/// `find` returns the address of a variable of the C library's, if it has one of this name, as `dlsym` does.
+/// Looks up what a freeze needs from the dynamic linker, which takes locks and may allocate: for callers that may
+/// freeze inside `malloc` or in a signal handler, in an object that is never unloaded. Otherwise a freeze does it
+/// itself, and keeps the object with this code loaded if it may hold other threads.
 #[inline]
-pub fn prepare(find: fn(&CStr) -> Option<NonNull<u8>>) {
+pub fn prepare() {
     crate::engine::own::note_that_it_stays();
-    crate::engine::own::ask_c_library_by(find);
+    crate::engine::own::ask_c_library();
 }
 
 /// Whether a range may hold memory that a freeze in slices is going to freeze: report changes of that to guards, too.

@@ -6,7 +6,7 @@ mod isa;
 
 #[cfg(not(test))]
 pub(crate) use isa::jump;
-pub(crate) use isa::{own_syscall, prepare_thread_locals, trampoline, watch, weak_address};
+pub(crate) use isa::{own_syscall, prepare_thread_locals, trampoline, watch};
 pub(crate) use palimpsest_sys::arch::system_call;
 
 #[cfg(test)]

@@ -63,24 +63,6 @@ macro_rules! trampoline {
 }
 pub(crate) use trampoline;
 
-/// Returns the address of a symbol of another object; 0 if none has it.
-macro_rules! weak_address {
-    ($name:literal) => {{
-        let address: usize;
-        // SAFETY: reads a constant, which the dynamic linker has written before any code of this object runs.
-        unsafe {
-            std::arch::asm!(
-                concat!(".weak ", $name),
-                concat!("mov {}, qword ptr [rip + ", $name, "@GOTPCREL]"),
-                out(reg) address,
-                options(pure, readonly, nostack, preserves_flags),
-            )
-        };
-        address
-    }};
-}
-pub(crate) use weak_address;
-
 /// The instruction that jumps to a label.
 #[cfg(not(test))]
 macro_rules! jump {

@@ -21,7 +21,7 @@ use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 use crate::arch::trampoline;
 use crate::cancelling::uncancelled;
 use crate::next::Next;
-use crate::{confined, core_filter, dormant, environment, errno};
+use crate::{confined, core_filter, environment, errno};
 use childless::Process;
 use unserved::{Folder, Program};
 
@@ -150,7 +150,9 @@ with_own_environment! {
     execvp EXECVP EXECVPE Named
 }
 
-/// Looks up the real functions.
+/// Looks up the real functions. At the start, although most programs execute no other one and this takes 6 µs: `dlsym`
+/// takes a lock of the dynamic linker, which another thread may hold in a constructor that waits for this very call,
+/// and which a child made by a bare `clone` finds taken for ever.
 pub(crate) fn resolve() {
     EXEC.iter().for_each(Next::resolve);
     [&EXECVE, &EXECVPE].into_iter().for_each(Next::resolve);
@@ -161,8 +163,8 @@ pub(crate) fn resolve() {
     POPEN.resolve();
 }
 
-/// Returns the next definition; beside another C library than glibc, looks it up now for a constructor that runs before
-/// ours. None of these functions is called from inside `malloc` or the dynamic linker, so that `dlsym` is safe.
+/// Returns the next definition; looks it up now for a constructor that runs before ours. None of these functions is
+/// called from inside `malloc` or the dynamic linker, so that `dlsym` is safe.
 fn real<F: Copy>(next: &Next<F>) -> Option<F> {
     next.get().or_else(|| {
         next.resolve();
@@ -173,10 +175,6 @@ fn real<F: Copy>(next: &Next<F>) -> Option<F> {
 /// Does what must be done before this process executes another program. Waits for no deputy under a filter of the
 /// program's, which may end it for any system call: none is sent from there on, and the last was waited for.
 pub(crate) fn before_exec() {
-    // Nothing was changed yet.
-    if dormant::is() {
-        return;
-    }
     core_filter::lend();
     if !confined::is_seen() {
         uncancelled(palimpsest_fork::dismiss_deputy);

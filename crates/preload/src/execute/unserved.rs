@@ -1,6 +1,7 @@
 //! What a program is executed with that can have no children: an environment without this object.
 
 use std::ffi::{CStr, c_char};
+use std::mem::MaybeUninit;
 use std::ptr;
 
 use palimpsest_sys::memory::readable::Readable;
@@ -8,7 +9,6 @@ use palimpsest_sys::threads::own::Blocked;
 
 use super::childless::{self, Children, Found, Process};
 use crate::cancelling::uncancelled;
-use crate::dormant::is_on_stack_for_signals;
 use crate::filters::Filters;
 use crate::started::{self, End, Started};
 use crate::{confined, environment};
@@ -130,6 +130,14 @@ fn is_told(started: &Started) -> bool {
         End::Told(process) => rustix::process::getpid().as_raw_nonzero().get().unsigned_abs() == process,
         End::Silent => false,
     }
+}
+
+/// Whether this is a stack that the program has given to handlers, which may be too short.
+fn is_on_stack_for_signals() -> bool {
+    // SAFETY: all zeros is a valid value.
+    let mut stack: libc::stack_t = unsafe { MaybeUninit::zeroed().assume_init() };
+    // SAFETY: the kernel writes to a local.
+    unsafe { libc::sigaltstack(ptr::null(), &raw mut stack) == 0 && stack.ss_flags & libc::SS_ONSTACK != 0 }
 }
 
 /// Where the file of a program is.

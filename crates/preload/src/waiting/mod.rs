@@ -37,6 +37,7 @@ use crate::{confined, errno, freezing, library, real_waits};
 /// Looks up the real functions.
 pub(crate) fn resolve() {
     real_waits::resolve();
+    library::find();
 }
 
 /// Whether to use this wait for a freeze in this process, under way or about to begin. If not, costs a few loads, and

@@ -8,27 +8,11 @@ use std::{env, fs};
 
 use tempfile::TempDir;
 
-/// Returns the object as it was linked, which Cargo has built beside this test.
-pub(crate) fn linked_object() -> PathBuf {
+/// Returns the object, which Cargo has built beside this test.
+pub(crate) fn object() -> PathBuf {
     let own = env::current_exe().expect("a test has a path");
     let found = own.ancestors().skip(1).take(2).map(|folder| folder.join("libpalimpsest_preload.so"));
     found.into_iter().find(|path| path.is_file()).expect("Cargo builds the cdylib for its tests")
-}
-
-/// Returns the object as `palimpsest run` loads it.
-pub(crate) fn object() -> PathBuf {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    let make = || {
-        let linked = fs::read(linked_object()).expect("it is a file");
-        let deferred = palimpsest_defer::deferred(&linked).expect("an object of this package");
-        // Others must be able to read the place it is loaded from. Each process of the tests has its own.
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("deferred-{}", std::process::id()));
-        fs::create_dir_all(&folder).expect("the folder is ours");
-        let path = folder.join("libpalimpsest_preload.so");
-        fs::write(&path, deferred).expect("the folder is ours");
-        path
-    };
-    PATH.get_or_init(make).clone()
 }
 
 /// Compiles `source` with the machine's C compiler; if it has none, says so and returns `None`.
@@ -94,12 +78,6 @@ pub(crate) fn linked_scenarios() -> Option<(TempDir, PathBuf)> {
 pub(crate) fn other_object(name: &str) -> Option<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/suite/sources/{name}.c"));
     compile(&source, &format!("{name}.so"), &["-shared", "-fPIC"])
-}
-
-/// The same with a table of symbols as old linkers make it.
-pub(crate) fn old_object(name: &str) -> Option<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/suite/sources/{name}.c"));
-    compile(&source, &format!("{name}-old.so"), &["-shared", "-fPIC", "-Wl,--hash-style=sysv"])
 }
 
 /// The result of a run.

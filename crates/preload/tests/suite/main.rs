@@ -3,7 +3,6 @@
 mod allocators;
 mod calls;
 mod common;
-mod dormant;
 mod executed;
 mod huge;
 mod languages;

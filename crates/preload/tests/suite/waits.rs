@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::common::{PLAIN, compile, frozen, object, old_object, other_object, run, scenarios, slices};
+use crate::common::{PLAIN, compile, frozen, object, other_object, run, scenarios, slices};
 
 /// Runs the program plainly and with slices that copy the least that they may. Returns their reports.
 fn compare(name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Option<String> {
@@ -94,17 +94,16 @@ fn ignored_signals_end_no_wait() {
 }
 
 /// Fails on: a wait that is measured by two clocks, and ends never; one that asks the kernel past another object, which
-/// knows of more descriptors; a definition that is not found since its object has another table of symbols.
+/// knows of more descriptors.
 #[test]
 fn waits_of_other_objects_are_theirs() {
     let program = scenarios().and_then(Path::to_str);
-    let (clock, waits, old) = (other_object("other_clock"), other_object("other_waits"), old_object("other_waits"));
-    let (Some(program), Some(clock), Some(waits), Some(old)) = (program, clock, waits, old) else { return };
+    let (clock, waits) = (other_object("other_clock"), other_object("other_waits"));
+    let (Some(program), Some(clock), Some(waits)) = (program, clock, waits) else { return };
     let object = object();
-    let [object, clock, waits, old] = [&object, &clock, &waits, &old].map(|path| path.to_str().expect("UTF-8"));
+    let [object, clock, waits] = [&object, &clock, &waits].map(|path| path.to_str().expect("UTF-8"));
     for (scenario, objects, expected) in [
         ("other_waits", [object, waits], "epoll: 1 \npoll: 1 \nevents: 1\n"),
-        ("other_waits", [object, old], "epoll: 1 \npoll: 1 \nevents: 1\n"),
         ("other_clock", [object, clock], "until: 0\nfor: 0 \n"),
         ("other_clock", [clock, object], "until: 0\nfor: 0 \n"),
     ] {

@@ -1,8 +1,6 @@
 //! Restartable sequences: memory that the kernel writes for a thread besides its stack (`rseq(2)`).
 
-use std::ffi::CStr;
 use std::ops::Range;
-use std::ptr::NonNull;
 
 use crate::arch::thread_pointer;
 use crate::global_symbol;
@@ -11,16 +9,10 @@ use crate::global_symbol;
 /// neither glibc (2.35) nor tcmalloc has registered one.
 #[inline]
 pub fn area() -> Range<usize> {
-    area_by(global_symbol)
-}
-
-/// The same; `find` looks up variables of the C library.
-#[inline]
-pub fn area_by(find: fn(&CStr) -> Option<NonNull<u8>>) -> Range<usize> {
     /// The size of `struct rseq` in the kernel's first version; later fields lie behind.
     const LEAST: usize = 32;
-    let offset = find(c"__rseq_offset");
-    let size = find(c"__rseq_size");
+    let offset = global_symbol(c"__rseq_offset");
+    let size = global_symbol(c"__rseq_size");
     if let (Some(offset), Some(size)) = (offset, size) {
         // SAFETY: glibc exports this as a `const unsigned int`.
         let size = unsafe { size.cast::<u32>().read() } as usize;
@@ -31,7 +23,6 @@ pub fn area_by(find: fn(&CStr) -> Option<NonNull<u8>>) -> Range<usize> {
             return start..start + size.max(LEAST);
         }
     }
-    // A variable of each thread.
     global_symbol(c"__rseq_abi").map_or(0..0, |area| area.addr().get()..area.addr().get() + LEAST)
 }
 

@@ -20,11 +20,11 @@ fn mode(path: &Path) -> u32 {
 
 #[test]
 fn it_is_inside_this_program() {
-    assert_eq!(bytes().get(..4), Some(&b"\x7fELF"[..]));
-    assert!(id(bytes()).starts_with(env!("CARGO_PKG_VERSION")), "{}", id(bytes()));
-    let mut other = bytes().to_vec();
+    assert_eq!(BYTES.get(..4), Some(&b"\x7fELF"[..]));
+    assert!(id(BYTES).starts_with(env!("CARGO_PKG_VERSION")), "{}", id(BYTES));
+    let mut other = BYTES.to_vec();
     other[8] ^= 1;
-    assert_ne!(id(&other), id(bytes()), "another version has a folder of its own");
+    assert_ne!(id(&other), id(BYTES), "another version has a folder of its own");
 }
 
 #[test]
