@@ -3,8 +3,9 @@
 //! The object defines `mmap` and others for the program. Its own code calls functions of these names too: the engine,
 //! when it does what a guard has decided, and the standard library. Those calls would come back to the definitions
 //! here, without end. `--wrap` (ld, lld, mold) makes all references, though not the definitions, use the symbol
-//! `__wrap_…` instead, which `wrapped` defines to go straight to the kernel. In the same way the part of the C library
-//! that each object has of its own comes to call what only glibc has (`glibc`).
+//! `__wrap_…` instead, which `wrapped` defines to go straight to the kernel. So no definition may be inlined, which
+//! would come without the reference, and none may be called by another definition. In the same way the part of the C
+//! library that each object has of its own comes to call what only glibc has (`glibc`).
 
 use std::error::Error;
 use std::fs;

@@ -23,6 +23,7 @@ pub(crate) fn resolve() {
 /// 1. As for the C library's `fork`: afterwards the child of a process with threads makes only async-signal-safe calls.
 // In a section with what a child of a small program executes later, so that it costs the child one page fault.
 #[unsafe(link_section = "palimpsest_start")]
+#[inline(never)]
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fork() -> pid_t {
     match prepare() {

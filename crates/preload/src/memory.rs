@@ -50,6 +50,7 @@ pub(crate) fn resolve() {
 /// # Safety
 ///
 /// 1. As for the C library's function: nobody needs what is discarded.
+#[inline(never)]
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn madvise(address: *mut c_void, length: size_t, advice: c_int) -> c_int {
     let place = address.expose_provenance();
@@ -64,6 +65,7 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, length: size_t, advice: c
 /// # Safety
 ///
 /// 1. As for the C library's function: nobody may use the old place, or what was at the new one, afterwards.
+#[inline(never)]
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn mremap(
     old: *mut c_void,
@@ -89,8 +91,45 @@ pub unsafe extern "C" fn mremap(
 /// # Safety
 ///
 /// 1. As for the C library's function: with `MAP_FIXED` nobody may need what was there.
+#[inline(never)]
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn mmap(
+    address: *mut c_void,
+    length: size_t,
+    protection: c_int,
+    flags: c_int,
+    descriptor: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    // SAFETY: 1. is contract 1.
+    unsafe { make(address, length, protection, flags, descriptor, offset) }
+}
+
+/// `mmap64(2)`, the same where `long` has 64 bits.
+///
+/// # Safety
+///
+/// 1. As for [`mmap`].
+#[inline(never)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn mmap64(
+    address: *mut c_void,
+    length: size_t,
+    protection: c_int,
+    flags: c_int,
+    descriptor: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    // SAFETY: 1. is contract 1.
+    unsafe { make(address, length, protection, flags, descriptor, offset) }
+}
+
+/// Does `mmap`. Apart from it, whose name means the kernel's call within this object.
+///
+/// # Safety
+///
+/// 1. As for [`mmap`].
+unsafe fn make(
     address: *mut c_void,
     length: size_t,
     protection: c_int,
@@ -107,29 +146,12 @@ pub unsafe extern "C" fn mmap(
     ptr::with_exposed_provenance_mut(made as usize)
 }
 
-/// `mmap64(2)`, the same where `long` has 64 bits.
-///
-/// # Safety
-///
-/// 1. As for [`mmap`].
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn mmap64(
-    address: *mut c_void,
-    length: size_t,
-    protection: c_int,
-    flags: c_int,
-    descriptor: c_int,
-    offset: off_t,
-) -> *mut c_void {
-    // SAFETY: contract 1.
-    unsafe { mmap(address, length, protection, flags, descriptor, offset) }
-}
-
 /// `mlock(2)`: memory that is locked is thawed first, or it would be held twice.
 ///
 /// # Safety
 ///
 /// 1. As for the C library's function, which only needs its arguments to be numbers.
+#[inline(never)]
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn mlock(address: *const c_void, length: size_t) -> c_int {
     // SAFETY: contract 1.
@@ -142,6 +164,7 @@ pub unsafe extern "C" fn mlock(address: *const c_void, length: size_t) -> c_int 
 /// # Safety
 ///
 /// 1. As for the C library's function, which only needs its arguments to be numbers.
+#[inline(never)]
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn mlock2(address: *const c_void, length: size_t, flags: c_uint) -> c_int {
     // SAFETY: contract 1.
@@ -154,6 +177,7 @@ pub unsafe extern "C" fn mlock2(address: *const c_void, length: size_t, flags: c
 /// # Safety
 ///
 /// 1. As for the C library's function, which only needs its argument to be a number.
+#[inline(never)]
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     // SAFETY: contract 1.

@@ -75,6 +75,7 @@ impl<F: Fn(c_int) -> c_int> Wait for Epoll<F> {
 /// # Safety
 ///
 /// 1. As for the C library's function.
+#[inline(never)]
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn epoll_wait(fd: c_int, events: *mut epoll_event, most: c_int, millis: c_int) -> c_int {
     // SAFETY: contract 1.
@@ -92,6 +93,7 @@ pub unsafe extern "C-unwind" fn epoll_wait(fd: c_int, events: *mut epoll_event, 
 /// # Safety
 ///
 /// 1. As for the C library's function.
+#[inline(never)]
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn epoll_pwait(
     fd: c_int,

@@ -72,6 +72,7 @@ impl<F: Fn(Step) -> c_int> Wait for Poll<F> {
 /// # Safety
 ///
 /// 1. As for the C library's function.
+#[inline(never)]
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, millis: c_int) -> c_int {
     // SAFETY: contract 1.
@@ -89,6 +90,7 @@ pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, millis: c_
 /// # Safety
 ///
 /// 1. As for the C library's function.
+#[inline(never)]
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn ppoll(
     fds: *mut pollfd,

@@ -137,6 +137,7 @@ fn micros(left: Step) -> Option<timeval> {
 /// # Safety
 ///
 /// 1. As for the C library's function.
+#[inline(never)]
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn select(
     count: c_int,
@@ -180,6 +181,7 @@ pub unsafe extern "C-unwind" fn select(
 /// # Safety
 ///
 /// 1. As for the C library's function.
+#[inline(never)]
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn pselect(
     count: c_int,

@@ -65,6 +65,7 @@ unsafe fn sleep(started: &Started, time: Duration, rest: *mut timespec, call: im
 /// # Safety
 ///
 /// 1. As for the C library's function.
+#[inline(never)]
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn nanosleep(time: *const timespec, rest: *mut timespec) -> c_int {
     // SAFETY: null, which the kernel refuses, or a time by contract 1.
@@ -87,6 +88,7 @@ pub unsafe extern "C-unwind" fn nanosleep(time: *const timespec, rest: *mut time
 /// # Safety
 ///
 /// 1. As for the C library's function.
+#[inline(never)]
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn clock_nanosleep(
     clock: clockid_t,

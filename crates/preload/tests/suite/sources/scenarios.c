@@ -322,7 +322,8 @@ static void map_fixed_file(void) {
     for (int i = 0; i < 512; i++) if (write(fd, buffer, sizeof buffer) != sizeof buffer) die("write");
     unsigned char *at = filled(8 * M);
     freeze();
-    unsigned char *new = mmap(at + 2 * M, 2 * M, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, fd, 0);
+    /* by the name that programs built with _FILE_OFFSET_BITS=64 call */
+    unsigned char *new = mmap64(at + 2 * M, 2 * M, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, fd, 0);
     memset(new, 'x', 8192);
     show("file over frozen", at, 8 * M);
     result("DONTNEED over all", madvise(at, 8 * M, MADV_DONTNEED));
