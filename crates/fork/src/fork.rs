@@ -47,6 +47,22 @@ pub enum Forked {
 // Inlined, like all that a child calls: in a child each 64 KiB of code costs a page fault of its own.
 #[inline]
 pub unsafe fn fork() -> Result<Forked, ForkError> {
+    // SAFETY: 1. and 2. are (1) and (2); 3. is the C library's.
+    unsafe { fork_by(libc::fork) }
+}
+
+/// The same by a function of the caller's: for an object that defines `fork` itself, and would be called by that name.
+///
+/// # Safety
+///
+/// 1. and 2. As for [`fork`].
+/// 3. `real` forks as the C library's function does.
+///
+/// # Errors
+///
+/// [`ForkError`] with the kernel's answer.
+#[inline]
+pub unsafe fn fork_by(real: unsafe extern "C" fn() -> libc::pid_t) -> Result<Forked, ForkError> {
     let is_watched = |shared: &&Shared| {
         let is_frozen = shared.has_frozen() && !shared.statistics.is_over();
         is_frozen || shared.has_erased() || shared.progress.is_under_way()
@@ -72,8 +88,8 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
     let note_fork = || registry::shared().into_iter().for_each(|shared| shared.tending.note_fork());
     note_fork();
     let started = shared.map(|shared| Watch::start(shared.statistics.clean()));
-    // SAFETY: (1).
-    let forks = || unsafe { libc::fork() };
+    // SAFETY: (1) and (3).
+    let forks = || unsafe { real() };
     let mut child = forks();
     // A deputy may have had the last place that `RLIMIT_NPROC` or `pids.max` allows.
     if child < 0 && last_errno() == Errno::AGAIN && !is_confined && slices::make_room() {

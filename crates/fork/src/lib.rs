@@ -52,7 +52,7 @@ mod worth;
 
 pub use engine::progress::{Progress, Stage};
 pub use error::{ForkError, FreezeError};
-pub use fork::{Forked, Status, fork, frozen_bytes, status};
+pub use fork::{Forked, Status, fork, fork_by, frozen_bytes, status};
 pub use guard::forget;
 pub use hazards::{RawAllocator, RingHold};
 pub use options::{Answer, Errands, ExtentLen, Measure, Options, OtherThreads, Pages, Pause, Pays};

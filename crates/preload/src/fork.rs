@@ -76,8 +76,10 @@ fn prepare() -> Prepared {
 #[unsafe(link_section = "palimpsest_start")]
 unsafe fn frozen(started: &'static Started) -> pid_t {
     let before = errno::Kept::now();
-    // SAFETY: contract 1.
-    let forked = unsafe { palimpsest_fork::fork() };
+    // Not by its name: it is inlined here, beside the definition, and GNU ld wraps no reference to what stands in the
+    // same file.
+    // SAFETY: 1. is (1); 2. by loading this object the user answers for the freeze, see `freezing`; 3. it does.
+    let forked = unsafe { palimpsest_fork::fork_by(plain) };
     match forked {
         Ok(palimpsest_fork::Forked::Child) => {
             core_filter::born();
@@ -97,7 +99,8 @@ unsafe fn frozen(started: &'static Started) -> pid_t {
     }
 }
 
-/// Forks as if this object were not there. Code in this object calls this by the name `fork`, see `build.rs`.
+/// Forks as if this object were not there. Code of other crates in this object calls it by the name `fork`, see
+/// `build.rs`.
 #[unsafe(link_section = "palimpsest_start")]
 pub(crate) extern "C" fn plain() -> pid_t {
     if FORK.get().is_none() {

@@ -124,7 +124,7 @@ pub unsafe extern "C" fn mmap64(
     unsafe { make(address, length, protection, flags, descriptor, offset) }
 }
 
-/// Does `mmap`. Apart from it, whose name means the kernel's call within this object.
+/// Does both. Neither calls the other: within this object its name is the kernel's call.
 ///
 /// # Safety
 ///

@@ -184,6 +184,12 @@ pub(super) fn test(workspace: &Workspace, depth: Depth) -> Result<Done, StepErro
         let mut optimised = process::cargo(workspace);
         optimised.args(["test", "--release", "--package", "palimpsest-preload", "--test", "suite", "calls::"]);
         process::stream_within(&mut optimised, process::LIMIT)?;
+        // By another linker, which wraps fewer references.
+        let mut linked = process::cargo(workspace);
+        linked.args(["test", "--release", "--package", "palimpsest-preload", "--test", "suite", "scenarios::"]);
+        linked.arg("--target-dir").arg(workspace.separate_target("gnu-ld"));
+        linked.env("RUSTFLAGS", "-Clink-arg=-fuse-ld=bfd");
+        process::stream_within(&mut linked, process::LIMIT)?;
     }
     Ok(Done::PassedWith(ran))
 }
