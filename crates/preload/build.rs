@@ -5,8 +5,8 @@
 //! here, without end. `--wrap` (ld, lld, mold) makes all references, though not the definitions, use the symbol
 //! `__wrap_…` instead, which `wrapped` defines to go straight to the kernel. So no definition may be inlined, which
 //! would come without the reference, and none may be called by another definition. Code of other crates that is inlined
-//! into this one must not need the wrapping: GNU ld leaves references beside their definition alone. In the same way the
-//! part of the C library that each object has of its own comes to call what only glibc has (`glibc`).
+//! into this one must not need the wrapping: GNU ld leaves references beside their definition alone. In the same way
+//! the part of the C library that each object has of its own comes to call what only glibc has (`glibc`).
 
 use std::error::Error;
 use std::fs;
