@@ -82,13 +82,14 @@ fn link_kernel(workspace: &Workspace, triple: &str, compiler: &str, options: &[&
 }
 
 /// The test programs that take longest; they start first, so that none runs alone at the end.
-const LONGEST: [&str; 8] = [
+const LONGEST: [&str; 9] = [
     "preload.programs",
     "preload.suite",
     "text.keys",
     "fork.snapshot",
     "text.hostile",
     "fork.oracle",
+    "preload.oracle",
     "sys.tracer",
     "cli.exit_codes",
 ];
@@ -110,7 +111,8 @@ pub(super) const LEFT_OUT: &[LeftOut] = &[
         reason: "an interpreter with a heap of its own, as the one of `python_forks`",
     },
     LeftOut {
-        what: "180 of 300 random programs of fork.oracle, 35 of 60 of fork.sandbox, 6 of 10 of fork.threads",
+        what: "180 of 300 random programs of fork.oracle and preload.oracle, 35 of 60 of fork.sandbox, 6 of 10 of \
+               fork.threads",
         reason: "the same ones each time, since the seed is fixed",
     },
     LeftOut {

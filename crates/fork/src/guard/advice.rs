@@ -59,6 +59,8 @@ const fn changes_nothing(advice: i32) -> bool {
             | libc::MADV_POPULATE_READ
             | libc::MADV_POPULATE_WRITE
             | libc::MADV_COLLAPSE
+            // Nothing that is frozen is wiped in children.
+            | libc::MADV_KEEPONFORK
     )
 }
 
@@ -171,8 +173,13 @@ unsafe fn guarded(span: Option<Span>, advice: i32) -> Outcome {
             }
             Outcome::Done(if has_hole { Err(Errno::NOMEM) } else { Ok(()) })
         }
-        // As for anonymous memory.
-        libc::MADV_REMOVE => Outcome::Done(Err(Errno::INVAL)),
+        // The kernel refuses this for any private mapping, and for one of a file by another error
+        // (`madvise_remove` in mm/madvise.c).
+        libc::MADV_REMOVE => {
+            // SAFETY: 1. is this function's own.
+            let refused = unsafe { calls::advise(span, advice) };
+            Outcome::Done(refused.map_err(|errno| if errno == Errno::ACCESS { Errno::INVAL } else { errno }))
+        }
         // The kernel refuses this for mappings of files. Memory wiped in children is secret: nothing of it stays in an
         // extent.
         libc::MADV_WIPEONFORK => match destroy(span).and_then(|()| release(span)) {
@@ -188,9 +195,13 @@ unsafe fn guarded(span: Option<Span>, advice: i32) -> Outcome {
                     // SAFETY: 1. is this function's own.
                     let given = unsafe { calls::advise(span, advice) };
                     if let Some(shared) = registry::shared() {
-                        // After a failure, part of it may have the flags.
-                        let change =
-                            |entry: Entry| if given.is_ok() { entry.with_flags(set, cleared) } else { entry.changed() };
+                        let change = |entry: Entry| match given {
+                            // ENOMEM reports a hole: all that is mapped has the flags. A lack of memory is EAGAIN
+                            // (`madvise_vma_behavior` in mm/madvise.c).
+                            Ok(()) | Err(Errno::NOMEM) => entry.with_flags(set, cleared),
+                            // Part of it may have them.
+                            Err(_) => entry.changed(),
+                        };
                         shared.map.change(span, &change);
                     }
                     given

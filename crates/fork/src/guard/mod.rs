@@ -27,6 +27,7 @@ pub(crate) mod mirror;
 mod moving;
 mod parts;
 mod release;
+mod rights;
 mod sight;
 
 use std::ops::Range;
@@ -111,17 +112,15 @@ pub fn in_turn<T>(range: Range<usize>, mut call: impl FnMut() -> T) -> T {
     if registry::shared().is_some() { take_turn().alone(Span::of_pointers(range), call) } else { call() }
 }
 
-/// Notes that an `mprotect` gave memory at `range` these rights. If it failed, part of the memory may have them. With
+/// Notes that an `mprotect` gave memory at `range` these rights. If it failed, part of the memory may have them: a
+/// process that freezes by itself asks the kernel then, and where it cannot, that memory is discarded no more. With
 /// other threads, call both in a [turn](in_turn).
 pub fn protected(range: Range<usize>, outcome: Result<Permissions, Errno>) {
-    if let Some(shared) = registry::shared() {
-        let change = |entry: Entry| match outcome {
-            Ok(permissions) => Some(entry.with_rights(permissions)),
-            // None of its bytes can be lost.
-            Err(_) if entry.is_thawed() => None,
-            Err(_) => Some(entry.unsure()),
-        };
-        shared.map.rewrite(Span::of_pointers(range), &change);
+    let span = Span::of_pointers(range);
+    let Some(shared) = registry::shared() else { return };
+    match outcome {
+        Ok(permissions) => shared.map.change(span, &|entry| entry.with_rights(permissions)),
+        Err(_) => rights::note(&shared.map, span),
     }
 }
 

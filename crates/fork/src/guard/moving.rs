@@ -92,12 +92,15 @@ pub unsafe fn mremap_by(remap: Remap, call: impl FnOnce() -> Result<usize, Errno
         match unsafe { guarded(remap, &turn) } {
             Guarded::NotOurs => return called(),
             Guarded::Done(done) => {
-                if let (Ok(at), Some((shared, epoch))) = (done, before)
-                    && shared.map.epoch() != epoch
-                {
-                    // Somebody has taken this for a lost turn, and frozen. Whether the map knows the new place is not
-                    // known.
-                    shared.map.add(Span::new(at, at + remap.new_len.next_multiple_of(page)), Entry::unknown());
+                if let (Ok(at), Some((shared, epoch))) = (done, before) {
+                    let new = Span::new(at, at + remap.new_len.next_multiple_of(page));
+                    // What slices knew of the place, from before it was unmapped, is not true of what has come there.
+                    shared.left_alone.add(new);
+                    if shared.map.epoch() != epoch {
+                        // Somebody has taken this for a lost turn, and frozen. Whether the map knows the new place is
+                        // not known.
+                        shared.map.add(new, Entry::unknown());
+                    }
                 }
                 return done;
             }
@@ -179,6 +182,10 @@ unsafe fn guarded(remap: Remap, turn: &Turn<'_>) -> Guarded {
 ///
 /// 1. As [`mremap`].
 unsafe fn shrink(old: Span, new_len: usize) -> Result<usize, Errno> {
+    // The map may not know that the program has unmapped it.
+    if !calls::is_all_mapped(Span::new(old.start, old.start + rustix::param::page_size())) {
+        return Err(Errno::FAULT);
+    }
     // SAFETY: 1. is this function's own.
     unsafe { calls::unmap(Span::new(old.start + new_len, old.end)) }?;
     Ok(old.start)
@@ -236,13 +243,15 @@ enum Behind {
 /// 1. As [`mremap`].
 unsafe fn move_to(old: Span, new: Option<usize>, new_len: usize, behind: Behind) -> Result<usize, Errno> {
     let map = &registry::shared().ok_or(Errno::NOMEM)?.map;
+    // The kernel looks at these first.
+    let target = new.map(|at| target_of(old, at, new_len)).transpose()?;
     let traits = uniform_traits(old)?;
     if new_len > old.len() && !keeps_key(traits.protection_key) {
         return Err(Errno::NOMEM);
     }
-    let at = match new {
+    let at = match target {
         // SAFETY: 1. is this function's own.
-        Some(at) => unsafe { clear_target(old, at, new_len, traits) }?,
+        Some(target) => unsafe { clear_target(target, traits) }?,
         None => calls::map(new_len, traits.permissions, traits.commit())?.start,
     };
     let whole = Span::new(at, at + new_len);
@@ -331,7 +340,18 @@ unsafe fn relocate(from: Span, to: usize, behind: Behind) -> Result<(), (usize, 
 /// mind.
 const BEYOND: usize = 1 << 56;
 
-/// Makes room at the address that the caller fixed.
+/// Returns where memory comes to lie at the address that the caller fixed.
+///
+/// # Errors
+///
+/// The kernel's (`check_mremap_params` in `mm/mremap.c`): EINVAL for addresses that no mapping can have, and for those
+/// of `old`.
+fn target_of(old: Span, at: usize, len: usize) -> Result<Span, Errno> {
+    let target = Span::new(at, at.checked_add(len).ok_or(Errno::INVAL)?);
+    if target.overlaps(old) || target.end > BEYOND { Err(Errno::INVAL) } else { Ok(target) }
+}
+
+/// Makes room there.
 ///
 /// # Safety
 ///
@@ -339,16 +359,11 @@ const BEYOND: usize = 1 << 56;
 ///
 /// # Errors
 ///
-/// The kernel's (`check_mremap_params` in `mm/mremap.c`): EINVAL for addresses that no mapping can have, and for those
-/// of `old`.
-unsafe fn clear_target(old: Span, at: usize, len: usize, traits: Traits) -> Result<usize, Errno> {
-    let target = Span::new(at, at.checked_add(len).ok_or(Errno::INVAL)?);
-    if target.overlaps(old) || target.end > BEYOND {
-        return Err(Errno::INVAL);
-    }
+/// The kernel's: EINVAL for addresses that no mapping can have.
+unsafe fn clear_target(target: Span, traits: Traits) -> Result<usize, Errno> {
     // SAFETY: 1. the caller may replace what is there.
     let Err(refused) = (unsafe { map_zeros_over(target, traits.permissions, traits.commit()) }) else {
-        return Ok(at);
+        return Ok(target.start);
     };
     // SAFETY: 1. as above.
     match unsafe { calls::unmap(target) } {

@@ -6,6 +6,8 @@ use std::ops::Range;
 
 use palimpsest_fork::guard::{self, Remap};
 use palimpsest_fork::{Forked, Measure, Options, Stage};
+use palimpsest_sys::pages::maps::Permissions;
+use rustix::io::Errno;
 
 use crate::run;
 pub(crate) use crate::world::{Answer, World};
@@ -13,6 +15,13 @@ use crate::world::{answer, refused};
 
 fn pointer(address: usize) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(address)
+}
+
+/// The rights that `mprotect` gives.
+fn permissions(prot: i32) -> Permissions {
+    let rights = [(libc::PROT_READ, Permissions::READ), (libc::PROT_WRITE, Permissions::WRITE)];
+    let given = rights.into_iter().filter(|(bit, _)| prot & bit != 0);
+    given.fold(Permissions::default(), |all, (_, right)| all.union(right))
 }
 
 /// What a mapping shows.
@@ -44,17 +53,25 @@ impl World {
     }
 
     pub(crate) fn unmap(self, range: Range<usize>) -> Answer {
-        // SAFETY: the range is in the region of the programs.
-        let done = unsafe { libc::munmap(pointer(range.start), range.len()) };
-        if done == 0 {
-            self.forget(range);
-        }
-        answer(done as isize)
+        // No guard hears of it. SAFETY: the range is in the region of the programs.
+        answer(unsafe { libc::munmap(pointer(range.start), range.len()) } as isize)
     }
 
     pub(crate) fn protect(self, range: Range<usize>, prot: i32) -> Answer {
-        // SAFETY: the range is in the region of the programs.
-        answer(unsafe { libc::mprotect(pointer(range.start), range.len(), prot) } as isize)
+        let call = || {
+            // SAFETY: the range is in the region of the programs.
+            let done = unsafe { libc::mprotect(pointer(range.start), range.len(), prot) };
+            let outcome = if done == 0 { Ok(permissions(prot)) } else { Err(Errno::INVAL) };
+            (answer(done as isize), outcome)
+        };
+        if self == Self::Plain {
+            return call().0;
+        }
+        guard::in_turn(range.clone(), || {
+            let (answer, outcome) = call();
+            guard::protected(range.clone(), outcome);
+            answer
+        })
     }
 
     /// Calls `mremap`: to `to` if that is given, otherwise in place.
@@ -141,6 +158,13 @@ impl World {
         self.takes_slice();
         if before == Stage::UnderWay && palimpsest_fork::progress().stage == Stage::Ended {
             run::say("#stopped early");
+        }
+    }
+
+    /// Does what the preload object does before it executes a program.
+    pub(crate) fn before_exec(self) {
+        if self != Self::Plain {
+            palimpsest_fork::dismiss_deputy();
         }
     }
 

@@ -96,16 +96,16 @@ impl Family {
         let c_string = |text: &[u8]| CString::new(text).expect("no zero byte");
         let arguments = [c_string(own.as_os_str().as_bytes())];
         let environment = [(PROGRAM, program), (PATH, &format!("{}!", self.path)), (run::WORLD, &run::name(world))];
-        let environment: Vec<CString> =
-            environment.iter().map(|(name, value)| c_string(format!("{name}={value}").as_bytes())).collect();
+        let environment = environment.map(|(name, value)| (name, value.to_owned())).into_iter();
+        let environment: Vec<CString> = environment
+            .chain(world.environment())
+            .map(|(name, value)| c_string(format!("{name}={value}").as_bytes()))
+            .collect();
         let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
             strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
         };
         let (arguments, environment) = (pointers(&arguments), pointers(&environment));
-        if world != World::Plain {
-            // As the preload object does.
-            palimpsest_fork::dismiss_deputy();
-        }
+        world.before_exec();
         // SAFETY: both lists end with null and their strings with zero, and all live until the call.
         unsafe { libc::execve(arguments[0], arguments.as_ptr(), environment.as_ptr()) };
         panic!("execve: {}", std::io::Error::last_os_error());

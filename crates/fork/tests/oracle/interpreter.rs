@@ -269,8 +269,8 @@ impl Interpreter {
         if advice != libc::MADV_FREE {
             return self.world.advise(range, advice);
         }
-        // Each page keeps its bytes or loses them, whenever the kernel likes: both are right, and nothing else is. Then
-        // they are discarded for good.
+        // Each page keeps its bytes or loses them, whenever the kernel likes: both are right, and nothing else is, also
+        // before the place at which the kernel refuses. Then they are discarded for good, up to the same place.
         let before = self.reader.pages(range.clone());
         let answer = self.world.advise(range.clone(), advice);
         let after = self.reader.pages(range.clone());
@@ -278,9 +278,7 @@ impl Interpreter {
             before.iter().zip(&after).all(|(before, after)| after.is_zero() || before == after),
             "MADV_FREE invents bytes"
         );
-        if answer == 0 || answer == -(libc::ENOMEM as Answer) {
-            self.world.advise(range, libc::MADV_DONTNEED);
-        }
+        self.world.advise(range, libc::MADV_DONTNEED);
         answer
     }
 

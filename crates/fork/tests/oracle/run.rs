@@ -34,9 +34,7 @@ pub(crate) fn name(world: World) -> String {
 /// The world of this name.
 fn named(text: &str) -> Option<World> {
     let number = text.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')')?.parse().ok()).unwrap_or(0);
-    let timed = [World::Budgeted(number), World::Gathered(number), World::Deputed(number)];
-    let known = [World::Plain, World::Frozen, World::Sliced, World::Mutant].into_iter().chain(timed);
-    known.into_iter().find(|world| name(*world) == text)
+    World::all(number).into_iter().find(|world| name(*world) == text)
 }
 
 /// Enters the interpreter; returns at once in a process that is not one.
@@ -69,6 +67,7 @@ pub(crate) struct Log {
 pub(crate) fn run(program: &Program, world: World) -> Log {
     let mut command = Command::new(std::env::current_exe().expect("/proc is mounted"));
     command.env(PROGRAM, program.to_hex()).env(WORLD, name(world)).env(PATH, "0");
+    command.envs(world.environment());
     let same_addresses = || {
         // SAFETY: changes how this process is laid out when it executes the interpreter.
         unsafe { libc::personality(ADDR_NO_RANDOMIZE) };

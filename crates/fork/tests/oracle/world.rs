@@ -37,6 +37,17 @@ pub(crate) const LEAST: u32 = 0;
 const FORKS: u32 = 1500;
 
 impl World {
+    /// All of them, those in slices with this many microseconds.
+    pub(crate) fn all(number: u32) -> impl IntoIterator<Item = Self> {
+        let timed = [Self::Budgeted(number), Self::Gathered(number), Self::Deputed(number)];
+        [Self::Plain, Self::Frozen, Self::Sliced, Self::Mutant].into_iter().chain(timed)
+    }
+
+    /// What the interpreter needs in its environment besides: nothing.
+    pub(crate) fn environment(self) -> impl Iterator<Item = (&'static str, String)> {
+        std::iter::empty()
+    }
+
     /// Returns how long a slice may take, if freezes are in slices.
     pub(crate) const fn budget(self) -> Option<Duration> {
         match self {

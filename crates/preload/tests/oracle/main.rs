@@ -1,0 +1,118 @@
+//! The oracle of memory through the object: a program of memory operations shows the same memory and gets the same
+//! answers whether the object is preloaded or not.
+//!
+//! The oracle of `palimpsest-fork` asks the guards itself. This one makes its calls by every name that the C library
+//! has for them, as programs do, so that it notices a name that goes past the guards.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `calls` | the calls of a program, by all their names |
+//! | `world` | with which settings the object is preloaded |
+//! | the others, which are links | as in `palimpsest-fork` |
+//!
+//! `PALIMPSEST_ORACLE_PROGRAMS` sets the number of programs, `PALIMPSEST_ORACLE_SEED` chooses them, and
+//! `PALIMPSEST_ORACLE_REPLAY` runs one that a failure has printed.
+
+mod calls;
+mod family;
+mod hunt;
+mod interpreter;
+mod memory;
+mod program;
+mod run;
+mod world;
+
+use std::cell::Cell;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+
+use crate::calls::World;
+use crate::hunt::Hunt;
+use crate::program::{Code, Program, WIDE};
+
+/// Programs per test; each takes some 50 ms, twice.
+const PROGRAMS: u32 = 300;
+/// Programs whose slices come in waits.
+const SLICED_PROGRAMS: u32 = 100;
+/// Programs with wide areas, whose memory is gathered.
+const GATHERED_PROGRAMS: u32 = 30;
+/// A call that goes past the object must be noticed within this many programs.
+const MUTANT_PROGRAMS: u32 = 200;
+
+/// Microseconds of a slice, in which all of most programs fits and not all of any.
+const SLICE: u32 = 300;
+
+/// Areas with something in them, operations, a fork for which the object freezes, operations.
+fn any_program(room: u8) -> impl Strategy<Value = Program> {
+    // Private, anonymous, readable and writable, so that a freeze finds something.
+    let area = (0..6_u8, any::<u8>(), any::<u8>())
+        .prop_map(move |(slot, len, byte)| [[0, slot, len, 0, room, 0], [38, slot, 0, 0, 0, byte & !3]]);
+    let parts = (vec(area, 1..5), vec(any::<Code>(), 0..8), vec(any::<Code>(), 0..30));
+    parts.prop_map(|(areas, before, after)| {
+        Program(areas.concat().into_iter().chain(before).chain([[63; 6]]).chain(after).collect())
+    })
+}
+
+/// Programs that ran differently once, each with where, and why.
+const FOUND: [(World, &str); 6] = [
+    // A discard after an `mprotect` that failed for a hole: nobody knew the rights, and all stayed.
+    (World::Frozen, "0002a4000000260200000000c814000049003f3f3f3f3f3f8bb600002d00d5bc000a001b"),
+    // MADV_REMOVE of what is unmapped: EINVAL.
+    (World::Frozen, "00024d0000002602000000003f3f3f3f3f3f88e600002700955c00000056"),
+    // What is unmapped was made shorter.
+    (World::Frozen, "0005b40000002605000000003f3f3f3f3f3f882f000027008f2f00000000"),
+    // Memory that was to be wiped in children moved to a planned place; a slice froze it, and a child read it.
+    (
+        World::Sliced(SLICE),
+        "0004a30000002604000000000003a30000002603000000003f3f3f3f3f3f953900004ecd927545be0000bc0000000000750000000000",
+    ),
+    // After advice on memory with a hole, MADV_WIPEONFORK did nothing.
+    (World::Frozen, "0004590000002604000000004864130031003f3f3f3f3f3f95520000579115d00000007c"),
+    // A move of what is unmapped onto itself: EFAULT.
+    (World::Frozen, "0003450000002603000000003f3f3f3f3f3f880300000000120347030000"),
+];
+
+fn hunt(programs: u32, shrinks: u32) -> Hunt {
+    Hunt { of: "ORACLE", programs, usual: PROGRAMS, shrinks }
+}
+
+fn compare(program: &Program, world: World, frozen: &Cell<usize>) -> Result<(), TestCaseError> {
+    let other = run::run(program, world);
+    frozen.set(frozen.get() + other.frozen);
+    if world != World::Mutant && !other.complaints.is_empty() {
+        return Err(TestCaseError::fail(format!("it complains: {:?}", other.complaints)));
+    }
+    let plain = run::run(program, World::Plain);
+    run::difference(&plain, &other).map_or(Ok(()), |difference| Err(TestCaseError::fail(difference)))
+}
+
+#[test]
+fn programs_that_the_object_freezes_run_as_plain_ones() {
+    hunt(PROGRAMS, 300).finds_none(&any_program(0), compare);
+}
+
+#[test]
+fn programs_that_it_freezes_in_slices_run_as_plain_ones() {
+    hunt(SLICED_PROGRAMS, 300).finds_none_in(World::Sliced(SLICE), &any_program(0), compare);
+}
+
+/// Deputies are at work or done, as it comes.
+#[test]
+fn programs_that_it_gathers_run_as_plain_ones() {
+    hunt(GATHERED_PROGRAMS, 300).finds_none_in(World::Deputed(SLICE), &any_program(WIDE), compare);
+}
+
+#[test]
+fn programs_that_ran_differently_once_do_no_more() {
+    for (world, program) in FOUND {
+        let program = Program::from_hex(program).expect("as it was printed");
+        compare(&program, world, &Cell::new(0)).unwrap_or_else(|error| panic!("{world:?}, {program:?}: {error}"));
+    }
+}
+
+#[test]
+fn a_name_that_goes_past_the_object_is_noticed() {
+    hunt(MUTANT_PROGRAMS, 0).catches("files that are mapped by one name read as zeros", &any_program(0), compare);
+}
