@@ -117,8 +117,11 @@ pub(crate) fn noted(address: usize, length: usize, rights: Rights, pass_on: impl
         let (answer, told) = (pass_on(), errno::get());
         let outcome = if answer == 0 { Ok(rights.usual) } else { Err(errno::failure()) };
         guard::protected(range(), outcome);
-        if let Some(key) = rights.key {
-            guard::keyed(range(), key);
+        match rights.key {
+            Some(key) if answer == 0 => guard::keyed(range(), key),
+            // Part of it may have the key, and nobody shows which.
+            Some(_) => guard::changed(range()),
+            None => {}
         }
         (answer, told)
     });

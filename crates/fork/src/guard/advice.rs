@@ -185,8 +185,13 @@ unsafe fn guarded(span: Option<Span>, advice: i32) -> Outcome {
         libc::MADV_WIPEONFORK => match destroy(span).and_then(|()| release(span)) {
             Err(Errno::NOMEM) => Outcome::Done(Err(Errno::NOMEM)),
             // Memory that could not be thawed, since other threads must not be stopped, is a mapping of a file to the
-            // kernel too: EINVAL.
-            Ok(()) | Err(_) => Outcome::NotOurs,
+            // kernel too: EINVAL. Of thawed memory, the kernel alone knows that it is wiped: so it alone makes it grow.
+            Ok(()) | Err(_) => {
+                if let Some(shared) = registry::shared() {
+                    shared.map.rewrite(span, &|entry| if entry.is_thawed() { None } else { Some(entry) });
+                }
+                Outcome::NotOurs
+            }
         },
         _ if changes_nothing(advice) => Outcome::NotOurs,
         _ => match flags_of(advice) {
@@ -195,13 +200,12 @@ unsafe fn guarded(span: Option<Span>, advice: i32) -> Outcome {
                     // SAFETY: 1. is this function's own.
                     let given = unsafe { calls::advise(span, advice) };
                     if let Some(shared) = registry::shared() {
-                        let change = |entry: Entry| match given {
-                            // ENOMEM reports a hole: all that is mapped has the flags. A lack of memory is EAGAIN
-                            // (`madvise_vma_behavior` in mm/madvise.c).
-                            Ok(()) | Err(Errno::NOMEM) => entry.with_flags(set, cleared),
-                            // Part of it may have them.
-                            Err(_) => entry.changed(),
-                        };
+                        // ENOMEM reports a hole: all that is mapped has the flags. From Linux 4.11 to 5.16 also a lack of
+                        // room for mappings, at which the kernel stops (`madvise_behavior` in mm/madvise.c).
+                        let is_given = given.is_ok() || (given == Err(Errno::NOMEM) && !calls::is_all_mapped(span));
+                        // After a failure, part of it may have them.
+                        let change =
+                            |entry: Entry| if is_given { entry.with_flags(set, cleared) } else { entry.changed() };
                         shared.map.change(span, &change);
                     }
                     given

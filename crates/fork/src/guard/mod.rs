@@ -13,7 +13,7 @@
 //! [`changed`]).
 //!
 //! Only a thaw in a process that freezes by itself opens a file, if it can: it looks at what is mapped before it
-//! replaces that, since the dynamic linker reports nothing. So does a child of such a process, before `fork` returns,
+//! replaces that, since the dynamic linker reports nothing. So does a change of rights that failed, and a child of such a process, before `fork` returns,
 //! if it has to forget what its parent could not; the file is closed by then.
 //!
 //! A guard stops other threads only if the freeze was allowed to ([`OtherThreads::Stop`](crate::OtherThreads::Stop)).

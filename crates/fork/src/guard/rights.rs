@@ -13,8 +13,8 @@ use crate::engine::entry::Entry;
 use crate::engine::frozen_map::FrozenMap;
 use crate::hazards::borrowed;
 
-/// Notes which rights the memory in `span` has, as the kernel says. Where it cannot be asked, or nothing of ours is
-/// mapped, they are unknown. Called in a turn.
+/// Notes which rights the memory in `span` has, as the kernel says, and forgets holes. Where it cannot be asked, or
+/// something else is mapped, they are unknown. Called in a turn.
 pub(super) fn note(map: &FrozenMap, span: Span) {
     let _errno = Kept::now();
     // A handler that leaves by `longjmp` would leave a file open.
@@ -27,14 +27,16 @@ pub(super) fn note(map: &FrozenMap, span: Span) {
     };
     let mut rest = span.intersection(map.bounds());
     while !rest.is_empty() {
-        let found = sight.as_ref().and_then(|sight| sight.first(rest).ok()).flatten();
-        let (part, seen) = found.unwrap_or((rest, Seen::Foreign));
+        let found = match sight.as_ref().map(|sight| sight.first(rest)) {
+            Some(Ok(found)) => found,
+            None | Some(Err(_)) => return unknown(rest),
+        };
+        // In a turn, nothing is frozen where nothing is mapped.
+        let Some((part, seen)) = found else { return map.forget(rest) };
+        map.forget(Span::new(rest.start, part.start));
         match seen {
-            Seen::Ours(permissions) => {
-                unknown(Span::new(rest.start, part.start));
-                map.change(part, &|entry| entry.with_rights(permissions));
-            }
-            Seen::Foreign => unknown(Span::new(rest.start, part.end)),
+            Seen::Ours(permissions) => map.change(part, &|entry| entry.with_rights(permissions)),
+            Seen::Foreign => unknown(part),
         }
         rest.start = part.end;
     }
