@@ -200,8 +200,8 @@ unsafe fn guarded(span: Option<Span>, advice: i32) -> Outcome {
                     // SAFETY: 1. is this function's own.
                     let given = unsafe { calls::advise(span, advice) };
                     if let Some(shared) = registry::shared() {
-                        // ENOMEM reports a hole: all that is mapped has the flags. From Linux 4.11 to 5.16 also a lack of
-                        // room for mappings, at which the kernel stops (`madvise_behavior` in mm/madvise.c).
+                        // ENOMEM reports a hole: all that is mapped has the flags. From Linux 4.11 to 5.16 also a lack
+                        // of room for mappings, at which the kernel stops (`madvise_behavior` in mm/madvise.c).
                         let is_given = given.is_ok() || (given == Err(Errno::NOMEM) && !calls::is_all_mapped(span));
                         // After a failure, part of it may have them.
                         let change =
