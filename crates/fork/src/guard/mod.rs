@@ -12,10 +12,10 @@
 //! So the map must be kept right: report mappings that replace others ([`replaced`]) and changed rights ([`protected`],
 //! [`changed`]).
 //!
-//! Only a thaw in a process that freezes by itself opens a file, if it can: it looks at what is mapped before it
-//! replaces that, since the dynamic linker reports nothing. So does it after a change of rights that failed, and so
-//! does a child of such a process, before `fork` returns, if it has to forget what its parent could not; the file is
-//! closed by then.
+//! Only two guards open a file, if they can, and only in a process that freezes by itself: a thaw, before it replaces
+//! memory, and [`protected`], after a call that failed. They look at what is mapped, since neither the dynamic linker
+//! nor `munmap` reports anything. So does a child of such a process, before `fork` returns, if it has to forget what
+//! its parent could not; the file is closed by then.
 //!
 //! A guard stops other threads only if the freeze was allowed to ([`OtherThreads::Stop`](crate::OtherThreads::Stop)).
 //! Only `MADV_WIPEONFORK` and `MREMAP_DONTUNMAP` need that, since they need anonymous memory; otherwise they fail with

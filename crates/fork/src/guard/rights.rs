@@ -1,7 +1,7 @@
-//! Which rights frozen memory has after a call that failed and may have changed some of them.
+//! Finds out which rights frozen memory has after a call that failed, and may have changed some of them.
 //!
-//! `mprotect` changes rights up to the first hole, and then fails (`mprotect(2)`). Where holes are the map does not
-//! know, for nobody reports an `munmap`.
+//! `mprotect` changes rights up to the first hole, and then fails (`mprotect(2)`). The map does not know where holes
+//! are, for nobody reports an `munmap`.
 
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::threads::own::Blocked;
