@@ -4,8 +4,7 @@ use std::ffi::{c_int, c_long, c_void};
 use std::io::Error;
 use std::ops::Range;
 
-use palimpsest_fork::guard::{self, Remap};
-use palimpsest_sys::pages::maps::Permissions;
+use palimpsest_fork::guard::{self, Protect, Remap};
 use rustix::io::Errno;
 
 use crate::result::palimpsest_result::{
@@ -70,13 +69,6 @@ pub unsafe extern "C" fn palimpsest_mremap(
     })
 }
 
-/// The usual rights. Others, which only some machines have, concern more than what may be done with memory.
-const RIGHTS: [(c_int, Permissions); 3] = [
-    (libc::PROT_READ, Permissions::READ),
-    (libc::PROT_WRITE, Permissions::WRITE),
-    (libc::PROT_EXEC, Permissions::EXECUTE),
-];
-
 /// `mprotect` that is right for frozen memory, too: what is frozen, thawed or repaired later gets the new rights.
 /// Returns 0, or -1 with `errno`.
 ///
@@ -85,8 +77,11 @@ const RIGHTS: [(c_int, Permissions); 3] = [
 /// 1. As for `mprotect`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn palimpsest_mprotect(address: *mut c_void, len: usize, rights: c_int) -> c_int {
-    // SAFETY: contract 1.
-    like_libc(-1, || noted(address, len, rights, None, || unsafe { libc::mprotect(address, len, rights) }))
+    // By the C library, so that a sanitizer sees it. SAFETY: contract 1; for less of it as well.
+    let call = |len| unsafe { libc::mprotect(address, len, rights) };
+    let asked = Protect { address: address.expose_provenance(), len, rights, key: -1 };
+    // SAFETY: 1. is contract 1, and `call` makes the call.
+    like_libc(-1, || unsafe { protect(asked, call) })
 }
 
 /// `pkey_mprotect` that is right for frozen memory, too: what is thawed or repaired later gets the new rights and the
@@ -108,41 +103,32 @@ pub unsafe extern "C" fn palimpsest_pkey_mprotect(
         return unsafe { palimpsest_mprotect(address, len, rights) };
     }
     // The C library has no such function everywhere.
-    let call = || {
-        // SAFETY: contract 1.
+    let call = |len: usize| {
+        // SAFETY: contract 1; for less of it as well.
         let done =
             unsafe { libc::syscall(libc::SYS_pkey_mprotect, address, len, c_long::from(rights), c_long::from(key)) };
         if done == 0 { 0 } else { -1 }
     };
-    like_libc(-1, || noted(address, len, rights, u32::try_from(key).ok(), call))
+    let asked = Protect { address: address.expose_provenance(), len, rights, key };
+    // SAFETY: 1. is contract 1, and `call` makes the call.
+    like_libc(-1, || unsafe { protect(asked, call) })
 }
 
-/// Makes a call that changes the rights of memory, and tells the guards. Makes it again if a signal handler has changed
-/// rights meanwhile.
-fn noted(address: *mut c_void, len: usize, rights: c_int, key: Option<u32>, call: impl Fn() -> c_int) -> c_int {
-    let range = || pages(address, len);
-    let given = RIGHTS.iter().filter(|(bit, _)| rights & bit != 0);
-    let usual = given.fold(Permissions::default(), |all, (_, one)| all.union(*one));
-    let has_others = rights & !RIGHTS.iter().fold(0, |all, (bit, _)| all | bit) != 0;
-    // Before the call, too: another thread may freeze meanwhile.
-    if has_others {
-        guard::changed(range());
-    }
-    let (done, errno) = guard::in_turn(range(), || {
-        let done = call();
-        let errno = Error::last_os_error().raw_os_error().unwrap_or(0);
-        guard::protected(range(), if done == 0 { Ok(usual) } else { Err(last_errno()) });
-        // After a failure part of the memory may have the key.
-        if let Some(key) = key {
-            guard::keyed(range(), key);
+/// Makes a call that changes the rights of memory, and notes them. `call` makes it for as many bytes as it is told.
+///
+/// # Safety
+///
+/// 1. The program must not need the rights that it gives up, and `call` makes that call.
+unsafe fn protect(asked: Protect, call: impl Fn(usize) -> c_int) -> c_int {
+    let call = |len| if call(len) == 0 { Ok(()) } else { Err(last_errno()) };
+    // SAFETY: 1. is this function's own.
+    match unsafe { guard::mprotect_by(asked, call) } {
+        Ok(()) => 0,
+        Err(errno) => {
+            set_errno(errno.raw_os_error());
+            -1
         }
-        (done, errno)
-    });
-    if has_others {
-        guard::changed(range());
     }
-    set_errno(errno);
-    done
 }
 
 /// Notes that an `mmap` of the caller's has replaced what was at `address`: what was frozen there no longer counts.

@@ -1,5 +1,5 @@
 //! Frozen memory behaves like anonymous memory: rows 1-3, 6-9, 11, 16, 18 and 19 of the hazards in
-//! `docs/src/numbered.md`.
+//! `docs/src/numbered.md`, and what an `mprotect` leaves that fails.
 
 mod common;
 
@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use common::guarded::{madvise, mremap};
 use common::{Memory, freeze, in_child, page, play, skip, slice, wait};
-use palimpsest_fork::guard::{self, Remap};
+use palimpsest_fork::guard::{self, Protect, Remap};
 use palimpsest_fork::{ExtentLen, Measure, Options, Pause, Skip, Stage};
-use palimpsest_sys::pages::maps::Maps;
+use palimpsest_sys::pages::maps::{Maps, Permissions};
 use rustix::io::Errno;
 
 const MIB: usize = 1 << 20;
@@ -430,5 +430,42 @@ fn memory_of_a_snapshot_is_discarded_to_zeros_and_put_back() {
             unsafe { snapshot.restore() }.expect("restored");
             assert!(memory.holds(0..memory.len, 1), "round {round}");
         }
+    });
+}
+
+/// Fails on: rights that nobody knows after an `mprotect` that has failed at a hole, where no file may be opened to
+/// find out; rights from before in what a discard leaves.
+#[test]
+fn after_rights_have_changed_up_to_a_hole_memory_is_discarded_as_before() {
+    play("after_rights_have_changed_up_to_a_hole_memory_is_discarded_as_before", || {
+        let memory = frozen(8 * MIB);
+        // SAFETY: the scenario's own memory.
+        assert_eq!(unsafe { libc::munmap(memory.at(5 * MIB), MIB) }, 0);
+        let tries = || {
+            let (address, rights) = (memory.at(MIB).addr(), libc::PROT_READ);
+            let asked = Protect { address, len: memory.len - MIB, rights, key: -1 };
+            // SAFETY: 1. the scenario's own memory, which is only read from here on, but for its first part.
+            assert_eq!(unsafe { guard::mprotect(asked) }, Err(Errno::NOMEM));
+            for offset in [0, 2 * MIB, 7 * MIB] {
+                madvise(&memory, offset, MIB, libc::MADV_DONTNEED).expect("allowed");
+                assert!(memory.is_zero(offset..offset + MIB));
+            }
+            assert!(memory.holds(MIB..2 * MIB, 1) && memory.holds(3 * MIB..5 * MIB, 1));
+            assert!(memory.holds(6 * MIB..7 * MIB, 1));
+            memory.fill(0..MIB, 2);
+            memory.fill(7 * MIB..memory.len, 2);
+            0
+        };
+        assert_eq!(in_child(tries), 0, "in a child");
+        guard::confined();
+        tries();
+        let maps = Maps::read().expect("/proc");
+        let is_writable = |mib: usize| {
+            let mapping = maps.at(memory.at(mib * MIB).addr());
+            mapping.map(|mapping| mapping.permissions.contains(Permissions::WRITE))
+        };
+        let found = [0, 1, 2, 4, 5, 6, 7].map(is_writable);
+        let (yes, no) = (Some(true), Some(false));
+        assert_eq!(found, [yes, no, no, no, None, yes, yes], "{maps:?}");
     });
 }

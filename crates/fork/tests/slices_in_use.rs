@@ -1,14 +1,19 @@
-//! What threads use in a slice is left out of it, also if it was put into planned memory since the plan.
+//! What was put into planned memory since the plan, and nobody has reported, is left out of slices: what threads use,
+//! and what the C library keeps from children.
 
 mod common;
 
 use std::time::Duration;
 
 use common::gathering::to_the_end;
-use common::{Memory, freeze, page, play};
+use common::{Memory, freeze, in_child, page, play};
 use palimpsest_fork::{Measure, Options, OtherThreads, Pause, Stage};
 
 const MIB: usize = 1 << 20;
+
+fn in_slices() -> Options {
+    Options::new().measure(Measure::Nothing).pause(Pause::Within(Duration::ZERO))
+}
 
 /// Where a stack of 2 MiB is put into the memory of the scenario.
 const STACK: usize = 8 * MIB;
@@ -43,8 +48,7 @@ extern "C" fn take_slices(start: *mut libc::c_void) -> *mut libc::c_void {
 #[test]
 fn a_stack_that_was_put_into_planned_memory_is_left_out() {
     play("a_stack_that_was_put_into_planned_memory_is_left_out", || {
-        let options = Options::new().measure(Measure::Nothing).pause(Pause::Within(Duration::ZERO));
-        let options = options.other_threads(OtherThreads::Stop);
+        let options = in_slices().other_threads(OtherThreads::Stop);
         let memory = Memory::apart(16 * MIB);
         memory.fill(0..memory.len, 1);
         freeze(&options);
@@ -52,5 +56,30 @@ fn a_stack_that_was_put_into_planned_memory_is_left_out() {
         // SAFETY: a thread that nobody has waited for.
         assert_eq!(unsafe { libc::pthread_join(thread, std::ptr::null_mut()) }, 0);
         assert!(memory.holds(0..STACK, 1) && memory.holds(STACK + 2 * MIB..memory.len, 1));
+    });
+}
+
+/// Fails on: what the C library draws random numbers from, frozen, so that a child draws the same.
+#[test]
+fn what_is_wiped_in_children_and_mapped_unseen_is_left_alone() {
+    play("what_is_wiped_in_children_and_mapped_unseen_is_left_alone", || {
+        /// `MAP_DROPPABLE` (Linux 6.11, `include/uapi/linux/mman.h`).
+        const DROPPABLE: i32 = 8;
+        let memory = Memory::apart(8 * MIB);
+        memory.fill(0..memory.len, 1);
+        freeze(&in_slices());
+        let (unseen, end) = (memory.at(4 * MIB), 5 * MIB);
+        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_ANONYMOUS | libc::MAP_FIXED | DROPPABLE);
+        // As the C library does, of which nobody hears. SAFETY: the scenario's own memory.
+        if unsafe { libc::mmap(unseen.cast(), MIB, rights, flags, -1, 0) } == libc::MAP_FAILED {
+            common::skip("the kernel has no MAP_DROPPABLE (before Linux 6.11)");
+        }
+        memory.fill(4 * MIB..end, 2);
+        assert_eq!(to_the_end(|_| {}).stage, Stage::Done);
+        let part = |from: usize, to: usize| Memory { start: memory.at(from).cast(), len: to - from };
+        assert!(part(0, 4 * MIB).is_frozen() && part(end, memory.len).is_frozen());
+        assert!(memory.holds(0..4 * MIB, 1) && memory.holds(end..memory.len, 1));
+        assert!(memory.holds(4 * MIB..end, 2));
+        assert_eq!(in_child(|| i32::from(!memory.is_zero(4 * MIB..end))), 0, "a child has none of it");
     });
 }

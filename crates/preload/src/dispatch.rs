@@ -2,12 +2,12 @@
 
 use std::ffi::{c_int, c_long};
 
-use palimpsest_fork::guard::Remap;
+use palimpsest_fork::guard::{Protect, Remap};
 
 use crate::arch::{system_call, watch};
 use crate::execute::before_exec;
 use crate::memory::{advise, lock, lock_all, map, remap};
-use crate::protection::{Rights, noted};
+use crate::protection::protect;
 use crate::{attach, confine, errno};
 
 /// `syscall(3)`.
@@ -57,8 +57,18 @@ extern "C" fn watched(
         libc::SYS_mlock | libc::SYS_mlock2 => lock(address, length, pass_on),
         libc::SYS_mlockall => lock_all(address as c_int, pass_on),
         libc::SYS_shmat => attach::attach(address as c_int, length, third as c_int, pass_on),
-        libc::SYS_mprotect => noted(address, length, Rights::of(third as c_int), pass_on),
-        libc::SYS_pkey_mprotect => noted(address, length, Rights::with_key(third as c_int, fourth as c_int), pass_on),
+        libc::SYS_mprotect | libc::SYS_pkey_mprotect => {
+            let key = if number == libc::SYS_mprotect { -1 } else { fourth as c_int };
+            let asked = Protect { address, len: length, rights: third as c_int, key };
+            let pass_on = |len| {
+                let mut arguments = arguments;
+                arguments[1] = len;
+                // SAFETY: as above; for less of it as well.
+                errno::answer(unsafe { system_call(number, arguments) })
+            };
+            // SAFETY: 1. as above.
+            unsafe { protect(asked, pass_on) }
+        }
         libc::SYS_seccomp | libc::SYS_prctl => {
             confine::seen(number, [address, length, third]);
             pass_on()

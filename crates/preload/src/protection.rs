@@ -4,10 +4,9 @@
 use std::ffi::{c_int, c_long, c_void};
 
 use libc::size_t;
-use palimpsest_fork::guard;
-use palimpsest_sys::pages::maps::Permissions;
+use palimpsest_fork::guard::{self, Protect};
+use rustix::io::Errno;
 
-use crate::memory::{is_ours, pages};
 use crate::next::Next;
 use crate::{errno, kernel};
 
@@ -32,10 +31,11 @@ pub(crate) fn resolve() {
 /// 1. As for the C library's function: the program must not need the rights that it gives up.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn mprotect(address: *mut c_void, length: size_t, rights: c_int) -> c_int {
-    let place = address.expose_provenance();
-    // SAFETY: contract 1.
-    let pass_on = || c_long::from(unsafe { MPROTECT.or(kernel::mprotect)(address, length, rights) });
-    noted(place, length, Rights::of(rights), pass_on) as c_int
+    // SAFETY: contract 1; for less of it as well.
+    let pass_on = |len| c_long::from(unsafe { MPROTECT.or(kernel::mprotect)(address, len, rights) });
+    let asked = Protect { address: address.expose_provenance(), len: length, rights, key: -1 };
+    // SAFETY: 1. is contract 1, and this is the call.
+    unsafe { protect(asked, pass_on) as c_int }
 }
 
 /// `pkey_mprotect(2)`: frozen memory keeps the key.
@@ -45,111 +45,34 @@ pub unsafe extern "C" fn mprotect(address: *mut c_void, length: size_t, rights: 
 /// 1. As for [`mprotect`].
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn pkey_mprotect(address: *mut c_void, length: size_t, rights: c_int, key: c_int) -> c_int {
-    let place = address.expose_provenance();
-    // SAFETY: contract 1.
-    let pass_on = || c_long::from(unsafe { PKEY_MPROTECT.or(kernel::pkey_mprotect)(address, length, rights, key) });
-    noted(place, length, Rights::with_key(rights, key), pass_on) as c_int
+    // SAFETY: contract 1; for less of it as well.
+    let pass_on = |len| c_long::from(unsafe { PKEY_MPROTECT.or(kernel::pkey_mprotect)(address, len, rights, key) });
+    let asked = Protect { address: address.expose_provenance(), len: length, rights, key };
+    // SAFETY: 1. is contract 1, and this is the call.
+    unsafe { protect(asked, pass_on) as c_int }
 }
 
-/// What a call gives to memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Rights {
-    usual: Permissions,
-    extra: Extra,
-    /// The protection key, if the call gives one.
-    key: Option<u32>,
-}
-
-/// Rights beside the usual ones.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Extra {
-    /// Nothing.
-    None,
-    /// Rights that only some machines have.
-    Some,
-}
-
-impl Rights {
-    const USUAL: [(c_int, Permissions); 3] = [
-        (libc::PROT_READ, Permissions::READ),
-        (libc::PROT_WRITE, Permissions::WRITE),
-        (libc::PROT_EXEC, Permissions::EXECUTE),
-    ];
-
-    pub(crate) fn of(rights: c_int) -> Self {
-        let (mut usual, mut rest) = (Permissions::default(), rights);
-        for (bit, permission) in Self::USUAL {
-            if rights & bit != 0 {
-                usual = usual.union(permission);
-                rest &= !bit;
-            }
-        }
-        Self { usual, extra: if rest == 0 { Extra::None } else { Extra::Some }, key: None }
-    }
-
-    /// Returns the rights of a call that also gives a key.
-    pub(crate) fn with_key(rights: c_int, key: c_int) -> Self {
-        // -1 leaves the key as it is.
-        Self { key: u32::try_from(key).ok(), ..Self::of(rights) }
-    }
-}
-
-/// Makes a call that changes rights, and tells the guard afterwards, while no guard in another thread gives memory the
-/// rights from before. Makes it again if a signal handler has changed rights meanwhile. It announces rights beyond the
-/// usual ones before the call, too, since another thread may freeze meanwhile.
+/// Makes a call that changes rights, and notes them for guards. `pass_on` calls the real function, for as many bytes as
+/// it is told.
 ///
-/// If memory became frozen only during the call, it makes the call once more, so that no other thread's comes between
-/// it and its note. That it succeeded once stands.
-pub(crate) fn noted(address: usize, length: usize, rights: Rights, pass_on: impl Fn() -> c_long) -> c_long {
-    let range = || pages(address, length);
-    let is_given = !is_ours(range()) && {
-        let answer = pass_on();
-        if !is_ours(range()) {
-            return answer;
-        }
-        answer == 0
-    };
+/// # Safety
+///
+/// 1. The program must not need the rights that it gives up, and `pass_on` makes that call.
+pub(crate) unsafe fn protect(asked: Protect, pass_on: impl Fn(size_t) -> c_long) -> c_long {
     let before = errno::get();
-    if rights.extra == Extra::Some {
-        guard::changed(range());
-    }
-    let (answer, told) = guard::in_turn(range(), || {
-        let (answer, told) = (pass_on(), errno::get());
-        let outcome = if answer == 0 { Ok(rights.usual) } else { Err(errno::failure()) };
-        guard::protected(range(), outcome);
-        match rights.key {
-            Some(key) if answer == 0 => guard::keyed(range(), key),
-            // Part of it may have the key, and nobody shows which.
-            Some(_) => guard::changed(range()),
-            None => {}
-        }
-        (answer, told)
-    });
-    if rights.extra == Extra::Some {
-        guard::changed(range());
-    }
-    errno::set(if is_given { before } else { told });
-    if is_given { 0 } else { answer }
+    let call = |len| if pass_on(len) == 0 { Ok(()) } else { Err(errno::failure()) };
+    // SAFETY: 1. is this function's own.
+    let done = unsafe { guard::mprotect_by(asked, call) };
+    errno::set(done.map_or_else(Errno::raw_os_error, |()| before));
+    if done.is_ok() { 0 } else { -1 }
 }
 
 #[cfg(test)]
 mod tests {
     use palimpsest_sys::memory::calls::{self, Commit};
+    use palimpsest_sys::pages::maps::Permissions;
 
     use super::*;
-
-    #[test]
-    fn rights_are_taken_apart() {
-        let plain = |usual| Rights { usual, extra: Extra::None, key: None };
-        assert_eq!(Rights::of(libc::PROT_NONE), plain(Permissions::default()));
-        assert_eq!(Rights::of(libc::PROT_READ | libc::PROT_WRITE), plain(Permissions::READ_WRITE));
-        // PROT_BTI and PROT_MTE of AArch64.
-        let special = Rights { extra: Extra::Some, ..plain(Permissions::READ) };
-        assert_eq!((Rights::of(0x10 | libc::PROT_READ), Rights::of(0x21)), (special, special));
-        let keyed = Rights { key: Some(3), ..plain(Permissions::READ_WRITE) };
-        assert_eq!(Rights::with_key(libc::PROT_READ | libc::PROT_WRITE, 3), keyed);
-        assert_eq!(Rights::with_key(libc::PROT_READ | libc::PROT_WRITE, -1), plain(Permissions::READ_WRITE));
-    }
 
     #[test]
     fn before_the_start_calls_go_to_the_kernel() {

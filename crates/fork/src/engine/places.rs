@@ -16,9 +16,8 @@ use super::budget::Stopped;
 use crate::clock::CpuMoment;
 use crate::error::FreezeError;
 
-/// Mappings with fewer pages are left alone. The C library's own mappings that children must not get, or must find
-/// wiped, are that small (the state of `getrandom` in the vDSO, with `MAP_DROPPABLE`), and a slice does not see their
-/// flags.
+/// Mappings with fewer pages are left alone. The C library's own mappings that children must not get are that small,
+/// and a slice does not see their flags.
 const LEAST_PAGES: usize = 16;
 
 /// Slices that gather list this many mappings in any case. A list takes up to a microsecond for each.

@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use arrayvec::ArrayVec;
 use palimpsest_sys::memory::extent::ExtentError;
 use palimpsest_sys::memory::span::Span;
-use palimpsest_sys::memory::traits::{Traits, is_locked};
+use palimpsest_sys::memory::traits::{Traits, is_droppable, is_locked};
 use palimpsest_sys::pages::pagemap::{Pagemap, Wanted};
 use palimpsest_sys::pages::policy::has_policy;
 use palimpsest_sys::threads::own::Blocked;
@@ -241,6 +241,11 @@ impl Worker<'_, '_> {
         })?;
         let populated: usize = runs.iter().map(|run| run.len()).sum();
         if populated == 0 || populated < part.len() && self.pagemap.has_guards(part.range()) {
+            return Ok(Taken::Looked);
+        }
+        // The C library maps such memory unseen, where planned memory was unmapped: frozen, a child would read it.
+        // SAFETY: 1. none was planned, and what the program has wiped in children since is left alone.
+        if unsafe { is_droppable(part) } {
             return Ok(Taken::Looked);
         }
         self.open(part, traits)?;

@@ -9,13 +9,12 @@
 //! guard works in a child that is confined by `chroot`, by limits or by a filter, as long as the filter allows the call
 //! in question and other memory calls (`mmap`, `munmap`, `mremap`, `madvise`, `mprotect`).
 //!
-//! So the map must be kept right: report mappings that replace others ([`replaced`]) and changed rights ([`protected`],
-//! [`changed`]).
+//! So the map must be kept right: change rights by [`mprotect_by`], and report mappings that replace others
+//! ([`replaced`]) and rights that were changed otherwise ([`protected`], [`keyed`], [`changed`]).
 //!
-//! Only two guards open a file, if they can, and only in a process that freezes by itself: a thaw, before it replaces
-//! memory, and [`protected`], after a call that failed. They look at what is mapped, since neither the dynamic linker
-//! nor `munmap` reports anything. So does a child of such a process, before `fork` returns, if it has to forget what
-//! its parent could not; the file is closed by then.
+//! Only a thaw opens a file, if it can, and only in a process that freezes by itself: before it replaces memory, it
+//! looks at what is mapped, since neither the dynamic linker nor `munmap` reports anything. So does a child of such a
+//! process, before `fork` returns, if it has to forget what its parent could not; the file is closed by then.
 //!
 //! A guard stops other threads only if the freeze was allowed to ([`OtherThreads::Stop`](crate::OtherThreads::Stop)).
 //! Only `MADV_WIPEONFORK` and `MREMAP_DONTUNMAP` need that, since they need anonymous memory; otherwise they fail with
@@ -27,8 +26,8 @@ mod errno;
 pub(crate) mod mirror;
 mod moving;
 mod parts;
+mod protection;
 mod release;
-mod rights;
 mod sight;
 
 use std::ops::Range;
@@ -40,6 +39,7 @@ use rustix::io::Errno;
 
 pub use advice::{madvise, madvise_by};
 pub use moving::{Remap, mremap, mremap_by};
+pub use protection::{Protect, mprotect, mprotect_by};
 use release::take_turn;
 pub(crate) use release::{Told, forget_erased, is_confined};
 pub use release::{before_mlock, before_mlockall, confined, forget, locked, replaced_from, thaw, thaw_all};
@@ -113,15 +113,16 @@ pub fn in_turn<T>(range: Range<usize>, mut call: impl FnMut() -> T) -> T {
     if registry::shared().is_some() { take_turn().alone(Span::of_pointers(range), call) } else { call() }
 }
 
-/// Notes that an `mprotect` gave memory at `range` these rights. If it failed, part of the memory may have them: a
-/// process that freezes by itself asks the kernel then, and where it cannot, that memory is discarded no more. With
-/// other threads, call both in a [turn](in_turn).
+/// Notes that memory at `range` has these rights now. After a call that failed, part of it may have them: pass the
+/// error, and that memory is discarded no more, since nobody knows which part; [`mprotect_by`] finds out. With other
+/// threads, call both in a [turn](in_turn).
 pub fn protected(range: Range<usize>, outcome: Result<Permissions, Errno>) {
     let span = Span::of_pointers(range);
     let Some(shared) = registry::shared() else { return };
     match outcome {
         Ok(permissions) => shared.map.change(span, &|entry| entry.with_rights(permissions)),
-        Err(_) => rights::note(&shared.map, span),
+        // None of the bytes of what is anonymous can be lost.
+        Err(_) => shared.map.rewrite(span, &|entry| if entry.is_thawed() { None } else { Some(entry.unsure()) }),
     }
 }
 

@@ -4,10 +4,8 @@ use std::error::Error as _;
 use std::ffi::c_void;
 use std::ops::Range;
 
-use palimpsest_fork::guard::{self, Remap};
+use palimpsest_fork::guard::{self, Protect, Remap};
 use palimpsest_fork::{Forked, Measure, Options, Stage};
-use palimpsest_sys::pages::maps::Permissions;
-use rustix::io::Errno;
 
 use crate::run;
 pub(crate) use crate::world::{Answer, World};
@@ -15,13 +13,6 @@ use crate::world::{answer, refused};
 
 fn pointer(address: usize) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(address)
-}
-
-/// The rights that `mprotect` gives.
-fn permissions(prot: i32) -> Permissions {
-    let rights = [(libc::PROT_READ, Permissions::READ), (libc::PROT_WRITE, Permissions::WRITE)];
-    let given = rights.into_iter().filter(|(bit, _)| prot & bit != 0);
-    given.fold(Permissions::default(), |all, (_, right)| all.union(right))
 }
 
 /// What a mapping shows.
@@ -58,20 +49,13 @@ impl World {
     }
 
     pub(crate) fn protect(self, range: Range<usize>, prot: i32) -> Answer {
-        let call = || {
-            // SAFETY: the range is in the region of the programs.
-            let done = unsafe { libc::mprotect(pointer(range.start), range.len(), prot) };
-            let outcome = if done == 0 { Ok(permissions(prot)) } else { Err(Errno::INVAL) };
-            (answer(done as isize), outcome)
-        };
         if self == Self::Plain {
-            return call().0;
+            // SAFETY: the range is in the region of the programs.
+            return answer(unsafe { libc::mprotect(pointer(range.start), range.len(), prot) } as isize);
         }
-        guard::in_turn(range.clone(), || {
-            let (answer, outcome) = call();
-            guard::protected(range.clone(), outcome);
-            answer
-        })
+        let asked = Protect { address: range.start, len: range.len(), rights: prot, key: -1 };
+        // SAFETY: 1. the range is in the region of the programs.
+        unsafe { guard::mprotect(asked) }.map_or_else(refused, |()| 0)
     }
 
     /// Calls `mremap`: to `to` if that is given, otherwise in place.

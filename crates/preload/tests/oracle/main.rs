@@ -56,7 +56,7 @@ fn any_program(room: u8) -> impl Strategy<Value = Program> {
 }
 
 /// Programs that ran differently once, each with where, and why.
-const FOUND: [(World, &str); 8] = [
+const FOUND: [(World, &str); 9] = [
     // A discard after an `mprotect` that failed for a hole: nobody knew the rights, and all stayed.
     (World::Frozen, "0002a4000000260200000000c814000049003f3f3f3f3f3f8bb600002d00d5bc000a001b"),
     // MADV_REMOVE of what is unmapped: EINVAL.
@@ -74,6 +74,8 @@ const FOUND: [(World, &str); 8] = [
     (World::Frozen, "0003450000002603000000003f3f3f3f3f3f880300000000120347030000"),
     // After an `mprotect` that failed at a hole, MADV_WIPEONFORK did nothing, and a child read all.
     (World::Frozen, "00045900000026040000000c3f3f3f3f3f3f0804101401000b0400000000150400000010350000000000"),
+    // The same in a child: its children read all.
+    (World::Frozen, "00045900000026040000000c3f3f3f3f3f3f3500000004000804101401000b0400000000150400000010350000000000"),
     // What memory that is wiped in children grew by was not wiped.
     (World::Frozen, "00045900000026040000000c3f3f3f3f3f3f1504000000100f04c800000026040000000c350000000000"),
 ];

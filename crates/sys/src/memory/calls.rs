@@ -107,6 +107,22 @@ pub unsafe fn protect(span: Span, permissions: Permissions) -> Result<(), Errno>
     answer(unsafe { libc::syscall(libc::SYS_mprotect, span.start, span.len(), protection(permissions)) })
 }
 
+/// Calls `mprotect`, or `pkey_mprotect` unless `key` is -1, whatever the arguments are: kernels without protection keys
+/// lack the second.
+///
+/// # Safety
+///
+/// 1. As [`protect`].
+///
+/// # Errors
+///
+/// The kernel's.
+pub unsafe fn mprotect(address: usize, len: usize, rights: i32, key: i32) -> Result<(), Errno> {
+    let number = if key == -1 { libc::SYS_mprotect } else { libc::SYS_pkey_mprotect };
+    // SAFETY: (1).
+    answer(unsafe { libc::syscall(number, address, len, rights, key) })
+}
+
 /// Unmaps `span`. Does nothing if it is empty.
 ///
 /// # Safety

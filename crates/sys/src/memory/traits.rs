@@ -3,7 +3,7 @@
 
 use rustix::io::Errno;
 
-use super::calls::{Commit, protection};
+use super::calls::{Commit, advise, protection};
 use super::span::Span;
 use crate::last_errno;
 use crate::pages::maps::Permissions;
@@ -149,6 +149,22 @@ pub fn is_locked(span: Span) -> bool {
     // Bypasses the C library's function, in which a thread may be cancelled. SAFETY: writes nothing back.
     let answer = unsafe { libc::syscall(libc::SYS_msync, span.start, span.len(), libc::MS_INVALIDATE) };
     answer != 0 && last_errno() == Errno::BUSY
+}
+
+/// Returns whether the private anonymous memory at `span` may be dropped by the kernel and is wiped in children
+/// (`MAP_DROPPABLE`, Linux 6.11): the C library keeps its state for `getrandom` in such. Of other memory this takes
+/// `MADV_WIPEONFORK` away.
+///
+/// The kernel tells by refusing `MADV_KEEPONFORK` (`madvise_vma_behavior` in mm/madvise.c).
+///
+/// # Safety
+///
+/// 1. No child relies on finding the memory wiped, as far as is known.
+pub unsafe fn is_droppable(span: Span) -> bool {
+    // SAFETY: 1. by (1).
+    let answer = |span| unsafe { advise(span, libc::MADV_KEEPONFORK) };
+    // Of nothing, a kernel that does not know the advice (before Linux 4.14) refuses it, too.
+    answer(span) == Err(Errno::INVAL) && answer(Span::new(span.start, span.start)).is_ok()
 }
 
 #[cfg(test)]
