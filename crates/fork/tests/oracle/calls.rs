@@ -7,6 +7,7 @@ use std::ops::Range;
 use palimpsest_fork::guard::{self, Protect, Remap};
 use palimpsest_fork::{Forked, Measure, Options, Stage};
 
+use crate::interpreter::Content;
 use crate::run;
 pub(crate) use crate::world::{Answer, World};
 use crate::world::{answer, refused};
@@ -15,29 +16,15 @@ fn pointer(address: usize) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(address)
 }
 
-/// What a mapping shows.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Content {
-    /// Nothing yet, with these flags beside `MAP_FIXED`.
-    Anonymous(i32),
-    /// A private copy of this file.
-    File(i32),
-}
-
 impl World {
-    /// Calls `mmap`, over whatever is there, or only where nothing is (`MAP_FIXED_NOREPLACE` among the flags).
     pub(crate) fn map(self, range: Range<usize>, prot: i32, content: Content) -> Answer {
-        let (flags, file) = match content {
-            Content::Anonymous(flags) => (libc::MAP_ANONYMOUS | flags, -1),
-            Content::File(file) => (libc::MAP_PRIVATE, file),
-        };
-        let fixed = if flags & libc::MAP_FIXED_NOREPLACE == 0 { libc::MAP_FIXED } else { 0 };
+        let (flags, file) = content.arguments();
         // SAFETY: the range is in the region of the programs, of which nothing of Rust's is a part.
-        let at = unsafe { libc::mmap(pointer(range.start), range.len(), prot, flags | fixed, file, 0) };
+        let at = unsafe { libc::mmap(pointer(range.start), range.len(), prot, flags, file, 0) };
         if at == libc::MAP_FAILED {
             return answer(-1);
         }
-        if fixed != 0 {
+        if flags & libc::MAP_FIXED != 0 {
             self.forget(range);
         }
         0

@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
-use crate::calls::{Answer, Content, World};
+use crate::calls::{Answer, World};
 use crate::family::Family;
 use crate::memory::Reader;
 use crate::program::{self, Code, Extent, Kind, MADV_GUARD_INSTALL, Op, Pen, Room, SLOTS, STRIDE, Turn};
@@ -36,6 +36,29 @@ struct Slot {
     shared: bool,
 }
 
+/// What a mapping shows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Content {
+    /// Nothing yet, with these flags beside `MAP_FIXED`.
+    Anonymous(i32),
+    /// A private copy of this file.
+    File(i32),
+}
+
+impl Content {
+    /// Returns all flags of `mmap`, which maps over whatever is there, or only where nothing is
+    /// (`MAP_FIXED_NOREPLACE` among the flags); and the file.
+    pub(crate) fn arguments(self) -> (i32, i32) {
+        let (flags, file) = match self {
+            Self::Anonymous(flags) => (libc::MAP_ANONYMOUS | flags, -1),
+            Self::File(file) => (libc::MAP_PRIVATE, file),
+        };
+        let fixed = if flags & libc::MAP_FIXED_NOREPLACE == 0 { libc::MAP_FIXED } else { 0 };
+        (flags | fixed, file)
+    }
+}
+
+/// A process that runs a program.
 pub(crate) struct Interpreter {
     world: World,
     family: Family,

@@ -4,6 +4,9 @@
 use std::fmt;
 use std::ops::Range;
 
+use proptest::collection::vec;
+use proptest::prelude::*;
+
 /// Areas that a program can map, far enough apart that two never become one mapping.
 pub(crate) const SLOTS: usize = 6;
 
@@ -300,6 +303,18 @@ impl fmt::Debug for Program {
         writeln!(f, "a program of {} operations (PALIMPSEST_ORACLE_REPLAY={}):", self.0.len(), self.to_hex())?;
         self.ops().iter().enumerate().try_for_each(|(index, op)| writeln!(f, "  {index:3} {op:?}"))
     }
+}
+
+/// Areas with something in them, operations, a freeze, operations. `room` is an argument of `Map`: with [`WIDE`], most
+/// areas have whole pieces of 2 MiB.
+pub(crate) fn any_program(room: u8) -> impl Strategy<Value = Program> {
+    // Private, anonymous, readable and writable, so that a freeze finds something.
+    let area = (0..6_u8, any::<u8>(), any::<u8>())
+        .prop_map(move |(slot, len, byte)| [[0, slot, len, 0, room, 0], [38, slot, 0, 0, 0, byte & !3]]);
+    let parts = (vec(area, 1..5), vec(any::<Code>(), 0..8), vec(any::<Code>(), 0..30));
+    parts.prop_map(|(areas, before, after)| {
+        Program(areas.concat().into_iter().chain(before).chain([[63; 6]]).chain(after).collect())
+    })
 }
 
 #[test]

@@ -13,6 +13,7 @@ use palimpsest_sys::pages::maps::Maps;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::{Pid, WaitOptions, waitpid};
 
+use crate::interpreter::Content;
 use crate::run;
 use crate::world::answer;
 pub(crate) use crate::world::{Answer, World};
@@ -152,27 +153,13 @@ unsafe extern "C" fn clone_by_number() -> pid_t {
     unsafe { libc::syscall(libc::SYS_clone, signal, 0_i64, 0_i64, 0_i64, 0_i64) as pid_t }
 }
 
-/// What a mapping shows.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Content {
-    /// Nothing yet, with these flags beside `MAP_FIXED`.
-    Anonymous(i32),
-    /// A private copy of this file.
-    File(i32),
-}
-
 impl World {
-    /// Calls `mmap`, over whatever is there, or only where nothing is (`MAP_FIXED_NOREPLACE` among the flags).
     pub(crate) fn map(self, range: Range<usize>, prot: i32, content: Content) -> Answer {
-        let (flags, file) = match content {
-            Content::Anonymous(flags) => (libc::MAP_ANONYMOUS | flags, -1),
-            Content::File(file) => (libc::MAP_PRIVATE, file),
-        };
-        let fixed = if flags & libc::MAP_FIXED_NOREPLACE == 0 { libc::MAP_FIXED } else { 0 };
+        let (flags, file) = content.arguments();
         let wide: Mmap = if self == Self::Mutant { mmap_by_instruction } else { libc::mmap64 };
         let mmap: Mmap = next([libc::mmap, wide, mmap_by_number]);
         // SAFETY: the range is in the region of the programs, of which nothing of Rust's is a part.
-        let at = unsafe { mmap(pointer(range.start), range.len(), prot, flags | fixed, file, 0) };
+        let at = unsafe { mmap(pointer(range.start), range.len(), prot, flags, file, 0) };
         if at == libc::MAP_FAILED { answer(-1) } else { 0 }
     }
 

@@ -14,6 +14,7 @@
 //! `PALIMPSEST_ORACLE_REPLAY` runs one that a failure has printed.
 
 mod calls;
+mod compare;
 mod family;
 mod hunt;
 mod interpreter;
@@ -24,13 +25,10 @@ mod world;
 
 use std::cell::Cell;
 
-use proptest::collection::vec;
-use proptest::prelude::*;
-use proptest::test_runner::TestCaseError;
-
 use crate::calls::World;
+use crate::compare::compare;
 use crate::hunt::Hunt;
-use crate::program::{Code, Program, WIDE};
+use crate::program::{Program, WIDE, any_program};
 
 /// Programs per test; each takes some 50 ms, twice.
 const PROGRAMS: u32 = 300;
@@ -43,17 +41,6 @@ const MUTANT_PROGRAMS: u32 = 200;
 
 /// Microseconds of a slice, in which all of most programs fits and not all of any.
 const SLICE: u32 = 300;
-
-/// Areas with something in them, operations, a fork for which the object freezes, operations.
-fn any_program(room: u8) -> impl Strategy<Value = Program> {
-    // Private, anonymous, readable and writable, so that a freeze finds something.
-    let area = (0..6_u8, any::<u8>(), any::<u8>())
-        .prop_map(move |(slot, len, byte)| [[0, slot, len, 0, room, 0], [38, slot, 0, 0, 0, byte & !3]]);
-    let parts = (vec(area, 1..5), vec(any::<Code>(), 0..8), vec(any::<Code>(), 0..30));
-    parts.prop_map(|(areas, before, after)| {
-        Program(areas.concat().into_iter().chain(before).chain([[63; 6]]).chain(after).collect())
-    })
-}
 
 /// Programs that ran differently once, each with where, and why.
 const FOUND: [(World, &str); 9] = [
@@ -82,16 +69,6 @@ const FOUND: [(World, &str); 9] = [
 
 fn hunt(programs: u32, shrinks: u32) -> Hunt {
     Hunt { of: "ORACLE", programs, usual: PROGRAMS, shrinks }
-}
-
-fn compare(program: &Program, world: World, frozen: &Cell<usize>) -> Result<(), TestCaseError> {
-    let other = run::run(program, world);
-    frozen.set(frozen.get() + other.frozen);
-    if world != World::Mutant && !other.complaints.is_empty() {
-        return Err(TestCaseError::fail(format!("it complains: {:?}", other.complaints)));
-    }
-    let plain = run::run(program, World::Plain);
-    run::difference(&plain, &other).map_or(Ok(()), |difference| Err(TestCaseError::fail(difference)))
 }
 
 #[test]

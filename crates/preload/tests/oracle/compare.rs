@@ -1,0 +1,1 @@
+../../../fork/tests/oracle/compare.rs
