@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use common::guarded::{madvise, mremap};
@@ -69,6 +70,15 @@ fn h02_remove_is_refused_as_for_anonymous_memory() {
         let memory = frozen(4 * MIB);
         assert_eq!(madvise(&memory, 0, page(), libc::MADV_REMOVE), Err(Errno::INVAL));
         assert!(memory.holds(0..memory.len, 1));
+        // What comes first is refused, by its error: that of a private file is another.
+        let file = std::fs::File::open("/proc/self/exe").expect("a file");
+        let (rights, kind) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_FIXED);
+        // SAFETY: the scenario's own memory.
+        let at = unsafe { libc::mmap(memory.at(2 * MIB), page(), rights, kind, file.as_raw_fd(), 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        guard::replaced(memory.at(2 * MIB).addr()..memory.at(2 * MIB + page()).addr());
+        assert_eq!(madvise(&memory, MIB, 2 * MIB, libc::MADV_REMOVE), Err(Errno::INVAL));
+        assert_eq!(madvise(&memory, 2 * MIB, MIB, libc::MADV_REMOVE), Err(Errno::ACCESS));
     });
 }
 

@@ -109,6 +109,10 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
         reason: "10 stays; to make the 65 000 others takes a minute of an emulated CPU each time",
     },
     LeftOut {
+        what: "32 of 40 forks in two tests of text.hostile",
+        reason: "they are alike, and an emulated CPU takes a second for each, beside three threads that load",
+    },
+    LeftOut {
         what: "200 of 300 random programs of bpf.differential",
         reason: "each instruction and its compiled form is among the first ones many times",
     },
@@ -138,6 +142,7 @@ const HERE: &str = "encoders for AArch64 are the same on every host";
 pub(crate) const CASES: &[(&str, &str)] = &[
     ("PALIMPSEST_BPF_PROGRAMS", "100"),
     ("PALIMPSEST_CORPUS_VERSIONS", "v4"),
+    ("PALIMPSEST_FORKS_WHILE_LOADING", "8"),
     ("PALIMPSEST_GUARDED_EVERY", "13"),
     ("PALIMPSEST_HOLDS", "7"),
     ("PALIMPSEST_MAPPINGS_LEFT", "10"),

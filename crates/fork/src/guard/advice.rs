@@ -153,33 +153,19 @@ unsafe fn guarded(span: Option<Span>, advice: i32) -> Outcome {
     }
     match advice {
         _ if discards(advice) && !parts(span).any(Part::is_shown) => Outcome::NotOurs,
-        _ if discards(advice) => {
-            let mut has_hole = false;
-            for part in parts(span) {
-                let done = match part {
-                    // SAFETY: 1. is this function's own.
-                    Part::Other(span) => unsafe { calls::advise(span, advice) },
-                    // SAFETY: 1. is this function's own.
-                    Part::Frozen(span, entry) if entry.is_thawed() => unsafe { calls::advise(span, advice) },
-                    // SAFETY: 1. is this function's own.
-                    Part::Frozen(span, entry) => unsafe { discard(span, entry, advice) },
-                };
-                match done {
-                    Ok(()) => {}
-                    // The kernel does what it can, and then reports holes (`madvise_walk_vmas` in mm/madvise.c).
-                    Err(Errno::NOMEM) => has_hole = true,
-                    Err(errno) => return Outcome::Done(Err(errno)),
-                }
-            }
-            Outcome::Done(if has_hole { Err(Errno::NOMEM) } else { Ok(()) })
-        }
-        // The kernel refuses this for any private mapping, and for one of a file by another error
-        // (`madvise_remove` in mm/madvise.c).
-        libc::MADV_REMOVE => {
+        _ if discards(advice) => Outcome::Done(part_by_part(span, |part| match part {
             // SAFETY: 1. is this function's own.
-            let refused = unsafe { calls::advise(span, advice) };
-            Outcome::Done(refused.map_err(|errno| if errno == Errno::ACCESS { Errno::INVAL } else { errno }))
-        }
+            Part::Frozen(span, entry) if !entry.is_thawed() => unsafe { discard(span, entry, advice) },
+            // SAFETY: 1. is this function's own.
+            _ => unsafe { calls::advise(part.span(), advice) },
+        })),
+        libc::MADV_REMOVE => Outcome::Done(part_by_part(span, |part| {
+            // SAFETY: 1. is this function's own.
+            let given = unsafe { calls::advise(part.span(), advice) };
+            // The kernel refuses this for private mappings, and for one of a file by another error (`madvise_remove` in
+            // mm/madvise.c).
+            given.map_err(|errno| if part.is_shown() && errno == Errno::ACCESS { Errno::INVAL } else { errno })
+        })),
         // The kernel refuses this for mappings of files. Memory wiped in children is secret: nothing of it stays in an
         // extent.
         libc::MADV_WIPEONFORK => match destroy(span).and_then(|()| release(span)) {
@@ -217,6 +203,19 @@ unsafe fn guarded(span: Option<Span>, advice: i32) -> Outcome {
             }
         },
     }
+}
+
+/// Gives advice as the kernel does: part by part up to the first error, but that of a hole, which it reports at the end
+/// (`madvise_walk_vmas` in mm/madvise.c).
+fn part_by_part(span: Span, mut give: impl FnMut(Part) -> Result<(), Errno>) -> Result<(), Errno> {
+    let mut done = Ok(());
+    for part in parts(span) {
+        match give(part) {
+            Err(Errno::NOMEM) => done = Err(Errno::NOMEM),
+            given => given?,
+        }
+    }
+    done
 }
 
 /// Returns the flags that an advice sets, and those that it clears.

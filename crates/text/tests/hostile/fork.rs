@@ -10,6 +10,13 @@ use crate::exercise::{load, run};
 
 const FORKS: usize = 40;
 
+/// How many there are instead, where each takes long.
+const FEWER: &str = "PALIMPSEST_FORKS_WHILE_LOADING";
+
+fn forks() -> usize {
+    std::env::var(FEWER).ok().and_then(|text| text.parse().ok()).map_or(FORKS, |fewer: usize| FORKS.min(fewer.max(1)))
+}
+
 /// Forks while three threads load, run, free and reclaim.
 pub(crate) fn forks_while_loading(packs: &Packs) {
     let kept: Vec<Program> = (0..50).map(|number| load(packs, number)).collect();
@@ -27,7 +34,7 @@ pub(crate) fn forks_while_loading(packs: &Packs) {
                 }
             });
         }
-        let failed = (0..FORKS).map(|_| in_fork(|| use_in_child(packs, &kept))).find(|status| *status != 0);
+        let failed = (0..forks()).map(|_| in_fork(|| use_in_child(packs, &kept))).find(|status| *status != 0);
         stop.store(true, Ordering::Relaxed);
         assert_eq!(failed, None, "a forked child failed");
     });
