@@ -6,12 +6,16 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `calls` | the calls of a program, by all their names |
+//! | `calls`, `names` | the calls of a program, by all their names |
 //! | `world` | with which settings the object is preloaded |
 //! | the others, which are links | as in `palimpsest-fork` |
 //!
 //! `PALIMPSEST_ORACLE_PROGRAMS` sets the number of programs, `PALIMPSEST_ORACLE_SEED` chooses them, and
 //! `PALIMPSEST_ORACLE_REPLAY` runs one that a failure has printed.
+
+// Before `calls`, which makes more calls by number.
+#[macro_use]
+mod names;
 
 mod calls;
 mod compare;

@@ -2,6 +2,8 @@
 
 use std::env;
 
+use crate::calls::THREADS;
+
 /// How the program is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum World {
@@ -37,6 +39,7 @@ impl World {
             ("PALIMPSEST_PAUSE", pause),
             ("PALIMPSEST_PAYS_AFTER", pays.to_owned()),
             ("PALIMPSEST_HUGE", huge.to_owned()),
+            ("PALIMPSEST_THREADS", THREADS.to_owned()),
             // Programs that map little are as good as others here.
             ("PALIMPSEST_FREEZE", "fork".to_owned()),
         ];

@@ -1,0 +1,1 @@
+../../../fork/tests/threads/program.rs

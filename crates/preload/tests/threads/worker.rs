@@ -1,0 +1,1 @@
+../../../fork/tests/threads/worker.rs
