@@ -111,8 +111,7 @@ pub(super) const LEFT_OUT: &[LeftOut] = &[
         reason: "an interpreter with a heap of its own, as the one of `python_forks`",
     },
     LeftOut {
-        what: "180 of 300 random programs of fork.oracle and preload.oracle, 35 of 60 of fork.sandbox, 6 of 10 of \
-               fork.threads",
+        what: "of fork and preload: 180 of 300 random programs of oracle, 35 of 60 of sandbox, 6 of 10 of threads",
         reason: "the same ones each time, since the seed is fixed",
     },
     LeftOut {

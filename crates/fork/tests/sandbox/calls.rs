@@ -4,8 +4,10 @@
 use std::error::Error as _;
 use std::ffi::c_void;
 use std::ops::Range;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use palimpsest_fork::arena::{Arena, Backing};
 use palimpsest_fork::guard::{self, Remap};
 use palimpsest_fork::{Forked, Options, OtherThreads};
 
@@ -18,6 +20,58 @@ static HAS_FILTER: AtomicBool = AtomicBool::new(false);
 
 fn pointer(address: usize) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(address)
+}
+
+/// Memory that a ring can pin: a block of an arena.
+pub(crate) struct Block {
+    arena: Arena,
+    start: Option<NonNull<u8>>,
+    needs_file: bool,
+}
+
+impl Block {
+    /// Makes an arena for it.
+    pub(crate) fn new(world: World) -> Self {
+        let backing = if world == World::Plain { Backing::Anonymous } else { Backing::Memfd };
+        Self { arena: Arena::with_backing(backing), start: None, needs_file: false }
+    }
+
+    /// Returns where it is, once it was made.
+    pub(crate) fn made(&self) -> Option<NonNull<u8>> {
+        self.start
+    }
+
+    /// Returns where it is; makes it if there is none.
+    pub(crate) fn make(&mut self, len: usize) -> NonNull<u8> {
+        let arena = &self.arena;
+        *self.start.get_or_insert_with(|| {
+            let start = NonNull::new(arena.allocate(len, 4096)).expect("memory for a block");
+            // SAFETY: the block is that long and new.
+            unsafe { start.write_bytes(0x5a, len) };
+            self.needs_file = true;
+            start
+        })
+    }
+
+    /// Whether the arena still needs its file, which a program must not close.
+    pub(crate) fn needs_file(&self) -> bool {
+        self.needs_file
+    }
+
+    /// Freezes the arena.
+    pub(crate) fn freeze(&mut self, world: World) {
+        self.needs_file = false;
+        if world != World::Plain
+            && let Err(error) = self.arena.freeze()
+        {
+            run::say(&format!("#arena: {error}"));
+        }
+    }
+
+    /// Notes a fork: the arena's handler freezes it.
+    pub(crate) fn is_forked(&mut self) {
+        self.needs_file = false;
+    }
 }
 
 /// Maps private anonymous memory at `range`, where nothing is.
@@ -98,6 +152,13 @@ pub(crate) fn confine(world: World) {
         palimpsest_fork::dismiss_deputy();
         HAS_FILTER.store(true, Ordering::Relaxed);
         guard::confined();
+    }
+}
+
+/// Does what the preload object does before another program is executed.
+pub(crate) fn before_exec(world: World) {
+    if world != World::Plain {
+        palimpsest_fork::dismiss_deputy();
     }
 }
 

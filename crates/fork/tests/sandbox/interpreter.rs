@@ -7,12 +7,10 @@ use std::ffi::CString;
 use std::io::Write as _;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt as _;
-use std::ptr::NonNull;
 
-use palimpsest_fork::arena::{Arena, Backing};
 use rustix::process::{Pid, Signal, WaitOptions, set_parent_process_death_signal, waitpid};
 
-use crate::calls::{self, Answer, World, answer};
+use crate::calls::{self, Answer, Block, World, answer};
 use crate::probe::{Erased, Probes};
 use crate::program::{self, Code, Forbidden, Limit, Namespace, Op, Punishment, Signals};
 use crate::run::{self, PATH, PROGRAM, WORLD};
@@ -23,25 +21,20 @@ const MEMORY: usize = 0x20_0000_0000;
 const PAGES: usize = 1024;
 /// The page with the secret.
 const SECRET: usize = 300;
-/// Bytes of the arena's block: several pieces of 2 MiB, so that an arena may keep its file.
+/// Bytes of the block: several pieces of 2 MiB, so that an arena may keep its file.
 const BLOCK: usize = 5 << 20;
 /// Most processes of a program: each may fork, and is looked at for a while.
 const MOST_FORKS: usize = 6;
 /// Seconds after which a hanging process is ended: only a run that would never end reaches this.
 const TIME_LIMIT: u32 = 1200;
 
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact about the world of its own")]
 pub(crate) struct Interpreter {
     world: World,
     path: String,
     born: usize,
     page: usize,
     pages: usize,
-    arena: Arena,
-    /// The arena's block, once there is one.
-    block: Option<NonNull<u8>>,
-    /// Whether the arena still needs its file, which a program must not close.
-    needs_file: bool,
+    block: Block,
     /// Whether a filter kills for calls that a freeze makes: then the preload object refuses without trying the filter.
     is_watched: bool,
     /// Whether the dynamic linker could be refused what it needs, of which it would complain.
@@ -60,7 +53,6 @@ impl Interpreter {
         unsafe { libc::close_range(3, u32::MAX, 0) };
         let page = rustix::param::page_size();
         assert_eq!(calls::map(memory(page, PAGES)), 0, "the memory's place is free");
-        let arena = Arena::with_backing(if world == World::Plain { Backing::Anonymous } else { Backing::Memfd });
         let probes = Probes::new(page);
         let new = Self {
             world,
@@ -68,9 +60,7 @@ impl Interpreter {
             born: 0,
             page,
             pages: PAGES,
-            arena,
-            block: None,
-            needs_file: false,
+            block: Block::new(world),
             is_watched: false,
             is_confined: false,
             has_thread: false,
@@ -117,18 +107,6 @@ impl Interpreter {
         unsafe { libc::_exit(0) }
     }
 
-    /// Returns the arena's block; makes it if there is none.
-    fn block(&mut self) -> NonNull<u8> {
-        if let Some(block) = self.block {
-            return block;
-        }
-        let block = NonNull::new(self.arena.allocate(BLOCK, 4096)).expect("memory for a block");
-        // SAFETY: the block is that long and new.
-        unsafe { block.write_bytes(0x5a, BLOCK) };
-        self.needs_file = true;
-        *self.block.insert(block)
-    }
-
     fn step(&mut self, op: Op) -> Answer {
         match op {
             Op::Write { page, pages, byte } => {
@@ -171,7 +149,7 @@ impl Interpreter {
             }
             Op::Signals(how) => set_signals(how),
             // Such a process wants an arena of anonymous memory.
-            Op::Ring { pins: true } | Op::FreezeArena if self.is_watched && self.block.is_none() => -1000,
+            Op::Ring { pins: true } | Op::FreezeArena if self.is_watched && self.block.made().is_none() => -1000,
             Op::Ring { pins } => self.ring(pins),
             Op::Unshare(namespace) => {
                 let flag = match namespace {
@@ -183,7 +161,7 @@ impl Interpreter {
                 answer(unsafe { libc::unshare(flag) } as isize)
             }
             // Until an arena is frozen, its file is all it has, and not the program's to close.
-            Op::CloseAll | Op::Crowd if self.needs_file => -1000,
+            Op::CloseAll | Op::Crowd if self.block.needs_file() => -1000,
             // SAFETY: nothing here uses the descriptors.
             Op::CloseAll => answer(unsafe { libc::close_range(3, u32::MAX, 0) } as isize),
             Op::Crowd => {
@@ -207,13 +185,8 @@ impl Interpreter {
                 0
             }
             Op::FreezeArena => {
-                self.block();
-                self.needs_file = false;
-                if self.world != World::Plain
-                    && let Err(error) = self.arena.freeze()
-                {
-                    run::say(&format!("#arena: {error}"));
-                }
+                self.block.make(BLOCK);
+                self.block.freeze(self.world);
                 0
             }
             Op::Probe => {
@@ -232,8 +205,7 @@ impl Interpreter {
         let name = format!("{}.{}", self.path, self.born);
         self.born += 1;
         self.say("before a fork", 0);
-        // The arena's handler freezes it.
-        self.needs_file = false;
+        self.block.is_forked();
         match calls::fork(self.world) {
             0 => {
                 // If the parent is killed, nobody is left behind. A filter may forbid asking for that.
@@ -266,16 +238,16 @@ impl Interpreter {
         let own = std::env::current_exe().map(|path| c_string(path.as_os_str().as_bytes()));
         let own = own.unwrap_or_else(|_| c"/proc/self/exe".to_owned());
         let environment = [(PROGRAM, program), (PATH, &format!("{}!", self.path)), (WORLD, &run::name(self.world))];
-        let environment: Vec<CString> =
-            environment.iter().map(|(name, value)| c_string(format!("{name}={value}").as_bytes())).collect();
+        let environment = environment.map(|(name, value)| (name, value.to_owned())).into_iter();
+        let environment: Vec<CString> = environment
+            .chain(self.world.environment())
+            .map(|(name, value)| c_string(format!("{name}={value}").as_bytes()))
+            .collect();
         let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
             strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
         };
         let (arguments, environment) = (pointers(std::slice::from_ref(&own)), pointers(&environment));
-        if self.world != World::Plain {
-            // As the preload object does.
-            palimpsest_fork::dismiss_deputy();
-        }
+        calls::before_exec(self.world);
         // SAFETY: both lists end with null and their strings with zero, and all live until the call.
         let failed = unsafe { libc::execve(own.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
         self.say("exec failed", answer(failed as isize));
@@ -301,12 +273,12 @@ impl Interpreter {
     }
 
     fn block_digest(&self) -> u64 {
-        let Some(block) = self.block else { return 0 };
+        let Some(block) = self.block.made() else { return 0 };
         let start = block.as_ptr().expose_provenance();
         self.probes.digest(start..start + BLOCK)
     }
 
-    /// Makes an io_uring, with the arena's block as a buffer or none: a buffer's pages are pinned.
+    /// Makes an io_uring, with the block as a buffer or none: a buffer's pages are pinned.
     fn ring(&mut self, pins: bool) -> Answer {
         // `struct io_uring_params`: 120 bytes, all zeros ask for nothing special.
         let mut parameters = [0_u32; 30];
@@ -315,7 +287,7 @@ impl Interpreter {
         if ring < 0 || !pins {
             return answer(ring).min(0);
         }
-        let vector = libc::iovec { iov_base: self.block().as_ptr().cast(), iov_len: 4096 };
+        let vector = libc::iovec { iov_base: self.block.make(BLOCK).as_ptr().cast(), iov_len: 4096 };
         // SAFETY: registers a part of the block, to which the ring will never be told to write. 0:
         // IORING_REGISTER_BUFFERS.
         answer(unsafe { libc::syscall(libc::SYS_io_uring_register, ring, 0, &raw const vector, 1) } as isize)

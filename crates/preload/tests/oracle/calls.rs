@@ -10,6 +10,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::interpreter::Content;
 use crate::names::{self, Mmap, madvise_by_number, next, pointer};
+use crate::rights;
 use crate::world::answer;
 pub(crate) use crate::world::{Answer, World};
 
@@ -69,11 +70,11 @@ impl World {
     pub(crate) fn unmap(self, range: Range<usize>) -> Answer {
         let munmap: Munmap = next([libc::munmap, munmap_by_number]);
         // SAFETY: the range is in the region of the programs.
-        answer(unsafe { munmap(pointer(range.start), range.len()) })
+        answer(unsafe { munmap(pointer(range.start), range.len()) } as isize)
     }
 
     pub(crate) fn protect(self, range: Range<usize>, prot: i32) -> Answer {
-        names::protect(range, prot)
+        rights::protect(range, prot)
     }
 
     /// Calls `mremap`: to `to` if that is given, otherwise in place.
@@ -88,12 +89,12 @@ impl World {
     pub(crate) fn lock(self, range: Range<usize>) -> Answer {
         let mlock: Mlock = next([libc::mlock, mlock_with_flags, mlock_by_number]);
         // SAFETY: the range is in the region of the programs.
-        answer(unsafe { mlock(pointer(range.start), range.len()) })
+        answer(unsafe { mlock(pointer(range.start), range.len()) } as isize)
     }
 
     pub(crate) fn unlock(self, range: Range<usize>) -> Answer {
         // SAFETY: the range is in the region of the programs.
-        answer(unsafe { libc::munlock(pointer(range.start), range.len()) })
+        answer(unsafe { libc::munlock(pointer(range.start), range.len()) } as isize)
     }
 
     /// Forks. Returns the child's number, and 0 in the child.

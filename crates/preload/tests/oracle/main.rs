@@ -6,14 +6,14 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `calls`, `names` | the calls of a program, by all their names |
+//! | `calls`, `names`, `rights` | the calls of a program, by all their names |
 //! | `world` | with which settings the object is preloaded |
 //! | the others, which are links | as in `palimpsest-fork` |
 //!
 //! `PALIMPSEST_ORACLE_PROGRAMS` sets the number of programs, `PALIMPSEST_ORACLE_SEED` chooses them, and
 //! `PALIMPSEST_ORACLE_REPLAY` runs one that a failure has printed.
 
-// Before `calls`, which makes more calls by number.
+// Before what makes more calls by number.
 #[macro_use]
 mod names;
 
@@ -24,6 +24,7 @@ mod hunt;
 mod interpreter;
 mod memory;
 mod program;
+mod rights;
 mod run;
 mod world;
 

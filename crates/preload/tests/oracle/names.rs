@@ -15,7 +15,6 @@ use crate::run;
 use crate::world::{Answer, answer};
 
 pub(crate) type Mmap = unsafe extern "C" fn(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void;
-type Mprotect = unsafe extern "C" fn(*mut c_void, size_t, c_int) -> c_int;
 type Mremap = unsafe fn(*mut c_void, size_t, size_t, c_int, *mut c_void) -> *mut c_void;
 pub(crate) type Madvise = unsafe extern "C" fn(*mut c_void, size_t, c_int) -> c_int;
 type Fork = unsafe extern "C" fn() -> pid_t;
@@ -23,8 +22,6 @@ type Fork = unsafe extern "C" fn() -> pid_t;
 unsafe extern "C" {
     /// `fork(2)` without the handlers of the program, since glibc 2.34.
     fn _Fork() -> pid_t;
-    /// `pkey_mprotect(2)`.
-    fn pkey_mprotect(address: *mut c_void, length: size_t, protection: c_int, key: c_int) -> c_int;
 }
 
 thread_local! {
@@ -60,7 +57,6 @@ numbered! {
     mmap_by_number: SYS_mmap(
         place: *mut c_void, len: size_t, protection: c_int, flags: c_int, file: c_int, offset: off_t
     ) -> *mut c_void;
-    mprotect_by_number: SYS_mprotect(place: *mut c_void, len: size_t, protection: c_int) -> c_int;
     madvise_by_number: SYS_madvise(place: *mut c_void, len: size_t, advice: c_int) -> c_int;
 }
 
@@ -93,14 +89,6 @@ unsafe fn mremap_by_number(
     pointer(at as usize)
 }
 
-/// # Safety
-///
-/// 1. As for `mprotect`.
-unsafe extern "C" fn mprotect_with_key(place: *mut c_void, len: size_t, protection: c_int) -> c_int {
-    // SAFETY: contract 1; the key that all memory has.
-    unsafe { pkey_mprotect(place, len, protection, -1) }
-}
-
 /// Forks by the system call alone.
 ///
 /// # Safety
@@ -120,13 +108,6 @@ pub(crate) fn map(range: Range<usize>, rights: i32, (flags, file): (i32, i32), w
     if at == libc::MAP_FAILED { answer(-1) } else { 0 }
 }
 
-/// Calls `mprotect`.
-pub(crate) fn protect(range: Range<usize>, rights: i32) -> Answer {
-    let mprotect: Mprotect = next([libc::mprotect, mprotect_with_key, mprotect_by_number]);
-    // SAFETY: the range is in the region of the programs.
-    answer(unsafe { mprotect(pointer(range.start), range.len(), rights) })
-}
-
 /// Calls `mremap`: to `to` if that is given, otherwise in place.
 pub(crate) fn remap(from: Range<usize>, len: usize, to: Option<usize>) -> Answer {
     let flags = if to.is_some() { libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED } else { 0 };
@@ -140,7 +121,7 @@ pub(crate) fn remap(from: Range<usize>, len: usize, to: Option<usize>) -> Answer
 pub(crate) fn advise(range: Range<usize>, advice: i32, number: Madvise) -> Answer {
     let madvise: Madvise = next([libc::madvise, number]);
     // SAFETY: the range is in the region of the programs.
-    answer(unsafe { madvise(pointer(range.start), range.len(), advice) })
+    answer(unsafe { madvise(pointer(range.start), range.len(), advice) } as isize)
 }
 
 /// Forks. Returns the child's number, and 0 in the child, which does what may be done beside other threads.
@@ -161,9 +142,9 @@ pub(crate) fn fork_and_end() {
     while waitpid(Some(child), WaitOptions::empty()).is_err_and(|errno| errno == Errno::INTR) {}
 }
 
-/// Says how much is frozen now.
+/// Says how much is frozen now, unless the program has forbidden to look.
 pub(crate) fn say_what_is_frozen() {
-    let maps = Maps::read().expect("/proc is mounted");
+    let Ok(maps) = Maps::read() else { return };
     let frozen = maps.overlapping(0..usize::MAX).filter(|entry| {
         let path = entry.path.as_ref().and_then(|path| path.to_str());
         path.is_some_and(|path| path.starts_with("/memfd:palimpsest-frozen"))

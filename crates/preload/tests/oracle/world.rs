@@ -64,10 +64,9 @@ fn object() -> String {
 pub(crate) type Answer = isize;
 
 /// The answer of a C function.
-pub(crate) fn answer(returned: i32) -> Answer {
-    let number = match returned {
-        -1 => -std::io::Error::last_os_error().raw_os_error().unwrap_or(0),
+pub(crate) fn answer(returned: isize) -> Answer {
+    match returned {
+        -1 => -(std::io::Error::last_os_error().raw_os_error().unwrap_or(0) as Answer),
         _ => returned,
-    };
-    number as Answer
+    }
 }

@@ -8,6 +8,7 @@ use libc::size_t;
 
 pub(crate) use crate::names::pointer;
 use crate::names::{self, Madvise, madvise_by_number};
+use crate::rights;
 use crate::world::Answer;
 pub(crate) use crate::world::World;
 
@@ -37,7 +38,7 @@ impl World {
     }
 
     pub(crate) fn protect(self, range: Range<usize>, rights: i32) -> Answer {
-        names::protect(range, rights)
+        rights::protect(range, rights)
     }
 
     /// Moves memory to a place where nothing is.

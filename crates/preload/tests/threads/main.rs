@@ -1,26 +1,31 @@
 //! The oracle of threads through the object: a program of several threads finds the same in its memory whether the
 //! object is preloaded or not.
 //!
-//! The oracle of `palimpsest-fork` asks the guards itself, and says when slices are taken. Here threads make their calls
-//! by every name that the C library has for them, and the object takes slices in waits and at forks, as in programs.
+//! The oracle of `palimpsest-fork` asks the guards itself, and takes slices itself. Here threads make their calls by
+//! every name that the C library has for them, and the object takes slices in waits and at forks, as in programs.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `calls` | the calls of threads, by all their names |
 //! | `interpreter` | a process that runs a program, forks and waits |
-//! | `names`, `world`, `hunt`, `run` | as in the oracle of memory |
+//! | `names`, `rights`, `world`, `hunt`, `run` | as in the oracle of memory |
 //! | the others, which are links | as in `palimpsest-fork` |
 //!
 //! `PALIMPSEST_THREADS_PROGRAMS` sets the number of programs, `PALIMPSEST_THREADS_SEED` chooses them, and
 //! `PALIMPSEST_THREADS_REPLAY` runs one that a failure has printed; run it some hundred times.
 
+// Before what makes more calls by number.
+#[macro_use]
+#[path = "../oracle/names.rs"]
+mod names;
+
 mod calls;
 #[path = "../oracle/hunt.rs"]
 mod hunt;
 mod interpreter;
-#[path = "../oracle/names.rs"]
-mod names;
 mod program;
+#[path = "../oracle/rights.rs"]
+mod rights;
 #[path = "../oracle/run.rs"]
 mod run;
 mod worker;

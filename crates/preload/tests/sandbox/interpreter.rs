@@ -1,0 +1,1 @@
+../../../fork/tests/sandbox/interpreter.rs

@@ -1,0 +1,1 @@
+../../../fork/tests/sandbox/probe.rs
