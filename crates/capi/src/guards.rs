@@ -77,8 +77,8 @@ pub unsafe extern "C" fn palimpsest_mremap(
 /// 1. As for `mprotect`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn palimpsest_mprotect(address: *mut c_void, len: usize, rights: c_int) -> c_int {
-    // By the C library, so that a sanitizer sees it. SAFETY: contract 1; for less of it as well.
-    let call = |len| unsafe { libc::mprotect(address, len, rights) };
+    // By the C library, so that a sanitizer sees it. SAFETY: contract 1.
+    let call = || unsafe { libc::mprotect(address, len, rights) };
     let asked = Protect { address: address.expose_provenance(), len, rights, key: -1 };
     // SAFETY: 1. is contract 1, and `call` makes the call.
     like_libc(-1, || unsafe { protect(asked, call) })
@@ -103,8 +103,8 @@ pub unsafe extern "C" fn palimpsest_pkey_mprotect(
         return unsafe { palimpsest_mprotect(address, len, rights) };
     }
     // The C library has no such function everywhere.
-    let call = |len: usize| {
-        // SAFETY: contract 1; for less of it as well.
+    let call = || {
+        // SAFETY: contract 1.
         let done =
             unsafe { libc::syscall(libc::SYS_pkey_mprotect, address, len, c_long::from(rights), c_long::from(key)) };
         if done == 0 { 0 } else { -1 }
@@ -114,21 +114,21 @@ pub unsafe extern "C" fn palimpsest_pkey_mprotect(
     like_libc(-1, || unsafe { protect(asked, call) })
 }
 
-/// Makes a call that changes the rights of memory, and notes them. `call` makes it for as many bytes as it is told.
+/// Makes a call that changes the rights of memory, and notes them.
 ///
 /// # Safety
 ///
 /// 1. The program must not need the rights that it gives up, and `call` makes that call.
-unsafe fn protect(asked: Protect, call: impl Fn(usize) -> c_int) -> c_int {
-    let call = |len| if call(len) == 0 { Ok(()) } else { Err(last_errno()) };
+unsafe fn protect(asked: Protect, call: impl Fn() -> c_int) -> c_int {
+    let before = Error::last_os_error().raw_os_error().unwrap_or(0);
+    let call = || if call() == 0 { Ok(()) } else { Err(last_errno()) };
     // SAFETY: 1. is this function's own.
-    match unsafe { guard::mprotect_by(asked, call) } {
-        Ok(()) => 0,
-        Err(errno) => {
-            set_errno(errno.raw_os_error());
-            -1
-        }
-    }
+    let (answer, errno) = match unsafe { guard::mprotect_by(asked, call) } {
+        Ok(()) => (0, before),
+        Err(errno) => (-1, errno.raw_os_error()),
+    };
+    set_errno(errno);
+    answer
 }
 
 /// Notes that an `mmap` of the caller's has replaced what was at `address`: what was frozen there no longer counts.

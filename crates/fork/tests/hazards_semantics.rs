@@ -12,6 +12,7 @@ use palimpsest_fork::guard::{self, Protect, Remap};
 use palimpsest_fork::{ExtentLen, Measure, Options, Pause, Skip, Stage};
 use palimpsest_sys::pages::maps::{Maps, Permissions};
 use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, setrlimit};
 
 const MIB: usize = 1 << 20;
 
@@ -477,5 +478,39 @@ fn after_rights_have_changed_up_to_a_hole_memory_is_discarded_as_before() {
         let found = [0, 1, 2, 4, 5, 6, 7].map(is_writable);
         let (yes, no) = (Some(true), Some(false));
         assert_eq!(found, [yes, no, no, no, None, yes, yes], "{maps:?}");
+    });
+}
+
+/// Fails on: finding out what has changed by shorter calls, which the kernel grants where it has refused the whole.
+#[test]
+fn what_a_limit_has_refused_stays_refused() {
+    play("what_a_limit_has_refused_stays_refused", || {
+        let memory = frozen(4 * MIB);
+        // As a reserve that nobody has touched.
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        // SAFETY: the scenario's own memory.
+        let at = unsafe { libc::mmap(memory.at(2 * MIB), 2 * MIB, libc::PROT_NONE, flags, -1, 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        guard::replaced(memory.at(2 * MIB).addr()..memory.range().end);
+        let status = std::fs::read_to_string("/proc/self/status").expect("/proc");
+        let data = status.lines().find_map(|line| line.strip_prefix("VmData:")).expect("a line");
+        let kilobytes: u64 = data.trim().trim_end_matches(" kB").parse().expect("a number");
+        let most = Some((kilobytes << 10) + MIB as u64);
+        let limit = Rlimit { current: most, maximum: None };
+        setrlimit(Resource::Data, limit).expect("lower than before");
+        let tries = || {
+            let rights = libc::PROT_READ | libc::PROT_WRITE;
+            let asked = Protect { address: memory.at(0).addr(), len: memory.len, rights, key: -1 };
+            // SAFETY: 1. the scenario's own memory.
+            assert_eq!(unsafe { guard::mprotect(asked) }, Err(Errno::NOMEM));
+            let maps = Maps::read().expect("/proc");
+            let reserve = maps.at(memory.at(2 * MIB).addr()).expect("mapped");
+            assert_eq!((reserve.permissions.to_string(), reserve.range().len() >= 2 * MIB), ("---p".to_owned(), true));
+            madvise(&memory, 0, MIB, libc::MADV_DONTNEED).expect("allowed");
+            assert!(memory.is_zero(0..MIB) && memory.holds(MIB..2 * MIB, 1));
+            0
+        };
+        assert_eq!(in_child(tries), 0, "in a child");
+        tries();
     });
 }

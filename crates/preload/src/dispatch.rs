@@ -1,12 +1,13 @@
 //! Calls that this object defines, when they come through `syscall(3)`.
 
-use std::ffi::{c_int, c_long};
+use std::ffi::{c_int, c_long, c_uint};
 
 use palimpsest_fork::guard::{Protect, Remap};
 
 use crate::arch::{system_call, watch};
 use crate::execute::before_exec;
 use crate::memory::{advise, lock, lock_all, map, remap};
+use crate::process_madvise::advise_all;
 use crate::protection::protect;
 use crate::{attach, confine, errno};
 
@@ -27,8 +28,8 @@ pub unsafe extern "C" fn syscall(
     sixth: c_long,
 ) -> c_long {
     // All calls that `watched` handles.
-    watch!(watched, SYS_madvise SYS_mremap SYS_mmap SYS_mlock SYS_mlock2 SYS_mlockall SYS_mprotect SYS_pkey_mprotect
-        SYS_shmat SYS_seccomp SYS_prctl SYS_execve SYS_execveat)
+    watch!(watched, SYS_madvise SYS_process_madvise SYS_mremap SYS_mmap SYS_mlock SYS_mlock2 SYS_mlockall SYS_mprotect
+        SYS_pkey_mprotect SYS_shmat SYS_seccomp SYS_prctl SYS_execve SYS_execveat)
 }
 
 /// Makes the kernel's call as the caller wants it, past the functions of other objects.
@@ -48,6 +49,11 @@ extern "C" fn watched(
     match number {
         // SAFETY: 1. as above.
         libc::SYS_madvise => unsafe { advise(address, length, third as c_int, pass_on) },
+        // SAFETY: 1. as above.
+        libc::SYS_process_madvise => unsafe {
+            let ranges = std::ptr::with_exposed_provenance(length);
+            advise_all(address as c_int, ranges, third, fourth as c_int, fifth as c_uint)
+        },
         libc::SYS_mremap => {
             let asked = Remap { address, len: length, new_len: third, flags: fourth as c_int, new_address: fifth };
             // SAFETY: 1. as above.
@@ -60,12 +66,6 @@ extern "C" fn watched(
         libc::SYS_mprotect | libc::SYS_pkey_mprotect => {
             let key = if number == libc::SYS_mprotect { -1 } else { fourth as c_int };
             let asked = Protect { address, len: length, rights: third as c_int, key };
-            let pass_on = |len| {
-                let mut arguments = arguments;
-                arguments[1] = len;
-                // SAFETY: as above; for less of it as well.
-                errno::answer(unsafe { system_call(number, arguments) })
-            };
             // SAFETY: 1. as above.
             unsafe { protect(asked, pass_on) }
         }

@@ -15,7 +15,7 @@
 //! | `settings`, `names` | the environment variables `PALIMPSEST_…`; what the program is called |
 //! | `local_text` | the program's text in huge pages on one node |
 //! | `fork`, `moment`, `freezing`, `ended` | `fork`: whether it is time to freeze, freezing once, and why not |
-//! | `memory`, `protection`, `attach` | `madvise`, `mremap`, `mmap`, `mlock…`, `mprotect`, `shmat` |
+//! | `memory`, `process_madvise`, `protection`, `attach` | `madvise`, `mremap`, `mmap`, `mlock…`, `mprotect`, `shmat` |
 //! | `huge`, `earlier` | memory that is in huge pages from the first touch, if it is to be gathered, or soon after |
 //! | `waiting`, `waits`, `limit`, `real_waits`, `own_waits` | `epoll_wait`, `poll`, `select`, `nanosleep` …: a freeze in slices goes on |
 //! | `dispatch` | these calls through `syscall` |
@@ -73,6 +73,7 @@ mod moment;
 mod names;
 mod next;
 mod own_waits;
+mod process_madvise;
 mod protection;
 mod real_waits;
 mod settings;
@@ -100,6 +101,7 @@ pub use execute::{
 };
 pub use fork::fork;
 pub use memory::{madvise, mlock, mlock2, mlockall, mmap, mmap64, mremap};
+pub use process_madvise::process_madvise;
 pub use protection::{mprotect, pkey_mprotect};
 pub use started::palimpsest_serves;
 pub use waiting::{clock_nanosleep, epoll_pwait, epoll_wait, nanosleep, poll, ppoll, pselect, select};

@@ -1,11 +1,11 @@
 //! `mprotect` and `pkey_mprotect` as the program calls them: passed on, and noted, so that the guard knows the rights
 //! of memory before part of it is replaced.
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_void};
 
 use libc::size_t;
 use palimpsest_fork::guard::{self, Protect};
-use rustix::io::Errno;
 
 use crate::next::Next;
 use crate::{errno, kernel};
@@ -31,8 +31,8 @@ pub(crate) fn resolve() {
 /// 1. As for the C library's function: the program must not need the rights that it gives up.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn mprotect(address: *mut c_void, length: size_t, rights: c_int) -> c_int {
-    // SAFETY: contract 1; for less of it as well.
-    let pass_on = |len| c_long::from(unsafe { MPROTECT.or(kernel::mprotect)(address, len, rights) });
+    // SAFETY: contract 1.
+    let pass_on = || c_long::from(unsafe { MPROTECT.or(kernel::mprotect)(address, length, rights) });
     let asked = Protect { address: address.expose_provenance(), len: length, rights, key: -1 };
     // SAFETY: 1. is contract 1, and this is the call.
     unsafe { protect(asked, pass_on) as c_int }
@@ -45,26 +45,33 @@ pub unsafe extern "C" fn mprotect(address: *mut c_void, length: size_t, rights: 
 /// 1. As for [`mprotect`].
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn pkey_mprotect(address: *mut c_void, length: size_t, rights: c_int, key: c_int) -> c_int {
-    // SAFETY: contract 1; for less of it as well.
-    let pass_on = |len| c_long::from(unsafe { PKEY_MPROTECT.or(kernel::pkey_mprotect)(address, len, rights, key) });
+    // SAFETY: contract 1.
+    let pass_on = || c_long::from(unsafe { PKEY_MPROTECT.or(kernel::pkey_mprotect)(address, length, rights, key) });
     let asked = Protect { address: address.expose_provenance(), len: length, rights, key };
     // SAFETY: 1. is contract 1, and this is the call.
     unsafe { protect(asked, pass_on) as c_int }
 }
 
-/// Makes a call that changes rights, and notes them for guards. `pass_on` calls the real function, for as many bytes as
-/// it is told.
+/// Makes a call that changes rights, and notes them for guards. `pass_on` calls the real function, whose answer and
+/// `errno` the program gets, whatever they are.
 ///
 /// # Safety
 ///
 /// 1. The program must not need the rights that it gives up, and `pass_on` makes that call.
-pub(crate) unsafe fn protect(asked: Protect, pass_on: impl Fn(size_t) -> c_long) -> c_long {
+pub(crate) unsafe fn protect(asked: Protect, pass_on: impl Fn() -> c_long) -> c_long {
     let before = errno::get();
-    let call = |len| if pass_on(len) == 0 { Ok(()) } else { Err(errno::failure()) };
+    let told = Cell::new((0, before));
+    let call = || {
+        let answer = pass_on();
+        told.set((answer, errno::get()));
+        if answer == 0 { Ok(()) } else { Err(errno::failure()) }
+    };
     // SAFETY: 1. is this function's own.
     let done = unsafe { guard::mprotect_by(asked, call) };
-    errno::set(done.map_or_else(Errno::raw_os_error, |()| before));
-    if done.is_ok() { 0 } else { -1 }
+    // It may have succeeded once, and failed when it was made again.
+    let (answer, errno) = if done.is_ok() && told.get().0 != 0 { (0, before) } else { told.get() };
+    errno::set(errno);
+    answer
 }
 
 #[cfg(test)]

@@ -243,12 +243,12 @@ impl Worker<'_, '_> {
         if populated == 0 || populated < part.len() && self.pagemap.has_guards(part.range()) {
             return Ok(Taken::Looked);
         }
+        self.open(part, traits)?;
         // The C library maps such memory unseen, where planned memory was unmapped: frozen, a child would read it.
         // SAFETY: 1. none was planned, and what the program has wiped in children since is left alone.
         if unsafe { is_droppable(part) } {
             return Ok(Taken::Looked);
         }
-        self.open(part, traits)?;
         let Some(open) = &mut self.open else { return Ok(Taken::Looked) };
         // SAFETY: 1. by (2), seen in this slice. 2. (1). 3. the runs are what the kernel calls populated.
         match unsafe { open.fresh.take(self.tables, part, &runs, traits) } {

@@ -28,6 +28,9 @@ use crate::clock::WallMoment;
 #[cfg(not(test))]
 const LEFT_AFTER: u64 = 2_000_000_000;
 
+/// Work that is disturbed is done again so many times at most: no handler comes that often, each time within.
+const MOST_AGAIN: usize = 8;
+
 /// Whose turn it is. Zeroed memory is valid: nobody's.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
@@ -230,14 +233,19 @@ impl Turns {
 impl Turn<'_> {
     /// Does `work`: again, if a signal handler took a turn within. For work that may be done twice, and that notes a
     /// system call that it makes in the map, in `noting`.
+    ///
+    /// Another interposer's function may take a turn within each time: it calls the C library for what `work` has
+    /// called it for. So there is an end.
     pub(crate) fn alone<T>(self, noting: Span, mut work: impl FnMut() -> T) -> T {
         self.will_note(noting);
-        loop {
-            let done = work();
+        let mut done = work();
+        for _ in 0..MOST_AGAIN {
             if !self.was_disturbed() {
-                return done;
+                break;
             }
+            done = work();
         }
+        done
     }
 
     /// Says where this turn makes system calls and then notes them.

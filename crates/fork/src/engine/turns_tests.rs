@@ -28,6 +28,21 @@ fn who_was_interrupted_works_again() {
     assert_eq!(turns.holder.load(Ordering::Relaxed), 0);
 }
 
+/// Fails on: a call of another interposer that calls the C library each time, and never returns.
+#[test]
+fn who_takes_a_turn_within_each_time_comes_to_an_end() {
+    let (turns, mut times) = (Turns::default(), 0);
+    let span = Span::new(0x1000, 0x2000);
+    turns.take(Waiting::Asleep, sure).alone(span, || {
+        times += 1;
+        turns.take(Waiting::Asleep, sure).alone(span, || ());
+    });
+    assert_eq!(times, 1 + MOST_AGAIN);
+    assert_eq!(turns.holder.load(Ordering::Relaxed), 0);
+    turns.take(Waiting::Asleep, sure).alone(span, || times = 0);
+    assert_eq!(times, 0, "nothing is left of it");
+}
+
 #[test]
 fn a_turn_of_a_thread_that_is_gone_ends_and_what_it_did_is_in_doubt() {
     let lose = |turns: &Turns| {

@@ -146,9 +146,7 @@ unsafe fn guarded(span: Option<Span>, advice: i32) -> Outcome {
         return Outcome::NotOurs;
     };
     let _errno = Kept::now();
-    // Whether this kernel knows the advice: it checks that before it sees that there is nothing to do (`do_madvise` in
-    // mm/madvise.c). SAFETY: 1. no memory is concerned.
-    if unsafe { calls::advise(Span::new(span.start, span.start), advice) }.is_err() {
+    if !calls::knows(advice) {
         return Outcome::NotOurs;
     }
     match advice {
@@ -340,9 +338,7 @@ unsafe fn write_zeros(span: Span, permissions: Permissions) -> Result<(), Errno>
     // Makes it writable without risking a signal: it may have a protection key. Kernels before 5.14 do not know this
     // advice. SAFETY: 1. changes no contents.
     let told = unsafe { calls::advise(span, libc::MADV_POPULATE_WRITE) };
-    // SAFETY: 1. no memory is concerned.
-    let knows =
-        told.is_ok() || unsafe { calls::advise(Span::new(span.start, span.start), libc::MADV_POPULATE_WRITE) }.is_ok();
+    let knows = told.is_ok() || calls::knows(libc::MADV_POPULATE_WRITE);
     let written = if told.is_ok() || (!knows && calls::is_all_mapped(span)) {
         let place = std::ptr::with_exposed_provenance_mut::<u8>(span.start);
         // SAFETY: writable memory whose contents the caller gives up (1).

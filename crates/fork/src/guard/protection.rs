@@ -3,19 +3,27 @@
 //!
 //! The kernel changes one mapping after the other, and stops at the first that it cannot change, or where nothing is
 //! mapped (`do_mprotect_pkey` in mm/mprotect.c). It does not tell where, and the map does not know: nobody reports an
-//! `munmap`. So after a failure the same call is made for fewer bytes, until it is known for how many it succeeds. No
-//! file is opened for that, and no other call is made than that of the program. For what has these rights by now it
-//! changes nothing and divides no mapping; what lies behind has kept its own.
+//! `munmap`. A process that freezes by itself looks at what is mapped. In a child, and where the program has confined
+//! itself, no file may be opened: there the first hole is looked for by advice, and pages before it are asked whether
+//! they have the rights. Shorter calls would not tell: the kernel may grant them where it has refused the whole, under
+//! `RLIMIT_DATA` or at the end of a huge page.
 
 use palimpsest_sys::arch::untagged;
 use palimpsest_sys::memory::calls;
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::pages::maps::Permissions;
+use palimpsest_sys::threads::own::Blocked;
 use rustix::io::Errno;
 
 use super::errno::Kept;
-use super::parts::whole_pages;
+use super::parts::{Part, parts, whole_pages};
+use super::release::is_confined;
+use super::sight::{Seen, Sight};
 use super::{changed, in_turn, is_planned, keyed, protected, touches};
+use crate::engine::entry::Entry;
+use crate::engine::frozen_map::FrozenMap;
+use crate::engine::registry;
+use crate::hazards::borrowed;
 
 /// The arguments of an `mprotect`, or of a `pkey_mprotect`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,7 +47,9 @@ impl Protect {
 
     /// Whether it gives rights beside the usual ones, which concern more than what may be done with memory.
     fn gives_others(self) -> bool {
-        self.rights & !USUAL.iter().fold(0, |all, (bit, _)| all | bit) != 0
+        // These say where the memory begins and ends.
+        let known = libc::PROT_GROWSDOWN | libc::PROT_GROWSUP;
+        self.rights & !USUAL.iter().fold(known, |all, (bit, _)| all | bit) != 0
     }
 }
 
@@ -59,15 +69,14 @@ const USUAL: [(i32, Permissions); 3] = [
 ///
 /// The kernel's.
 pub unsafe fn mprotect(asked: Protect) -> Result<(), Errno> {
-    let Protect { address, rights, key, .. } = asked;
+    let Protect { address, len, rights, key } = asked;
     // SAFETY: 1. is this function's own.
-    let call = |len| unsafe { calls::mprotect(address, len, rights, key) };
+    let call = || unsafe { calls::mprotect(address, len, rights, key) };
     // SAFETY: 1. is this function's own, and `call` makes the call.
     unsafe { mprotect_by(asked, call) }
 }
 
-/// Does what [`mprotect`] does; `call` makes the system call in an interposer's way, for the first bytes of the memory,
-/// of which it is given the number.
+/// Does what [`mprotect`] does; `call` makes the system call, in an interposer's way.
 ///
 /// While it works, no guard in another thread gives memory the rights from before. It makes the call again if a signal
 /// handler has changed rights meanwhile; and if memory became frozen only during the call, so that no other thread's
@@ -80,14 +89,14 @@ pub unsafe fn mprotect(asked: Protect) -> Result<(), Errno> {
 /// # Errors
 ///
 /// Those of `call`.
-pub unsafe fn mprotect_by(asked: Protect, call: impl Fn(usize) -> Result<(), Errno>) -> Result<(), Errno> {
+pub unsafe fn mprotect_by(asked: Protect, call: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
     let Some(span) = whole_pages(untagged(asked.address), asked.len) else {
         // The kernel refuses what is malformed.
-        return call(asked.len);
+        return call();
     };
     let is_concerned = || touches(span.range()) || is_planned(span.range());
     let has_succeeded = !is_concerned() && {
-        let done = call(asked.len);
+        let done = call();
         if !is_concerned() {
             return done;
         }
@@ -101,11 +110,16 @@ pub unsafe fn mprotect_by(asked: Protect, call: impl Fn(usize) -> Result<(), Err
     // Before the call, too: another thread may freeze meanwhile.
     note_others();
     let done = in_turn(span.range(), || {
-        let done = call(asked.len);
-        let given = if done.is_ok() { span } else { given_at_least(span, &call) };
-        protected(given.range(), Ok(asked.permissions()));
-        if let Ok(key) = u32::try_from(asked.key) {
-            keyed(given.range(), key);
+        let done = call();
+        match (done, registry::shared()) {
+            (Err(errno), Some(shared)) => note_failure(&shared.map, span, asked, errno),
+            _ => protected(span.range(), Ok(asked.permissions())),
+        }
+        match u32::try_from(asked.key) {
+            Ok(key) if done.is_ok() => keyed(span.range(), key),
+            // Part of it may have the key, and nobody shows which.
+            Ok(_) => changed(span.range()),
+            Err(_) => {}
         }
         done
     });
@@ -113,50 +127,157 @@ pub unsafe fn mprotect_by(asked: Protect, call: impl Fn(usize) -> Result<(), Err
     if has_succeeded { Ok(()) } else { done }
 }
 
-/// Returns the part of `span` from its start on for which a call succeeds that has failed for all of it.
-fn given_at_least(span: Span, call: impl Fn(usize) -> Result<(), Errno>) -> Span {
+/// Notes which rights the memory in `span` has after a call for these failed.
+fn note_failure(map: &FrozenMap, span: Span, asked: Protect, errno: Errno) {
     let _errno = Kept::now();
-    let page = rustix::param::page_size();
-    // In pages: for so many it succeeds, and for so many it fails.
-    let (mut given, mut refused) = (0, span.len() / page);
-    // Most calls that fail do so at the first page.
-    let mut asked = 1;
-    while asked < refused {
-        if call(asked * page).is_ok() {
-            given = asked
-        } else {
-            refused = asked
+    let span = span.intersection(map.bounds());
+    if span.is_empty() {
+        return;
+    }
+    // A handler that leaves by `longjmp` would leave a file open.
+    let _blocked = Blocked::all();
+    let may_open = !is_confined() && borrowed::owner().is_none();
+    match if may_open { Sight::open().and_then(Sight::look) } else { None } {
+        Some(sight) => note_what_is_seen(map, span, &sight),
+        None => note_what_pages_tell(span, asked, errno),
+    }
+}
+
+/// Notes the rights that the kernel tells, and forgets holes. Where something else is mapped, rights are unknown.
+fn note_what_is_seen(map: &FrozenMap, span: Span, sight: &Sight) {
+    let mut rest = span;
+    while !rest.is_empty() {
+        let Ok(found) = sight.first(rest) else { return unknown(rest) };
+        // In a turn, nothing is frozen where nothing is mapped.
+        let Some((part, seen)) = found else { return map.forget(rest) };
+        map.forget(Span::new(rest.start, part.start));
+        match seen {
+            Seen::Ours(permissions) => map.change(part, &|entry| entry.with_rights(permissions)),
+            Seen::Foreign => unknown(part),
         }
-        asked = given + (refused - given) / 2;
-        if asked == given {
-            break;
+        rest.start = part.end;
+    }
+}
+
+/// Notes how far the kernel has come, as pages tell that have the rights or do not: no further than to the first hole.
+/// What lies behind has its own. Where it cannot be told, rights are unknown.
+fn note_what_pages_tell(span: Span, asked: Protect, errno: Errno) {
+    let all = whole_pages(untagged(asked.address), asked.len).unwrap_or(span);
+    let hole = if errno == Errno::NOMEM { first_hole(all) } else { None };
+    let reached = Span::new(span.start, hole.map_or(span.end, |hole| span.end.min(hole)).max(span.start));
+    let (mut changed, mut doubtful) = (span.start, span.start);
+    for part in parts(reached) {
+        let Part::Frozen(found, entry) = part else { continue };
+        if !part.is_shown() {
+            continue;
+        }
+        match told(found.end - 1, entry, asked.permissions()) {
+            // And so has all before it.
+            Told::Changed => changed = found.end,
+            Told::AsBefore => {
+                if told(found.start, entry, asked.permissions()) != Told::AsBefore {
+                    doubtful = found.end;
+                }
+                break;
+            }
+            Told::Nothing if entry.is_sure() && entry.permissions() == asked.permissions() => {}
+            Told::Nothing => doubtful = found.end,
         }
     }
-    Span::new(span.start, span.start + given * page)
+    protected(span.start..changed, Ok(asked.permissions()));
+    if changed < doubtful {
+        protected(changed..doubtful, Err(errno));
+    }
+}
+
+fn unknown(span: Span) {
+    protected(span.range(), Err(Errno::NOMEM));
+}
+
+/// Returns where the first hole begins. Advice to read ahead, which changes nothing, fails for all that has one.
+fn first_hole(span: Span) -> Option<usize> {
+    if calls::is_all_mapped(span) {
+        return None;
+    }
+    let page = rustix::param::page_size();
+    let (mut mapped, mut has_hole) = (0, span.len() / page);
+    while mapped + 1 < has_hole {
+        let middle = mapped + (has_hole - mapped) / 2;
+        let is_mapped = calls::is_all_mapped(Span::new(span.start + mapped * page, span.start + middle * page));
+        if is_mapped { mapped = middle } else { has_hole = middle }
+    }
+    Some(span.start + mapped * page)
+}
+
+/// What a page tells of a call for rights.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Told {
+    /// It has them.
+    Changed,
+    /// It has those that it had.
+    AsBefore,
+    /// It cannot be told, or makes no difference.
+    Nothing,
+}
+
+/// Asks the page with this address, of which the map says `entry`, whether it has these rights by now.
+fn told(address: usize, entry: Entry, rights: Permissions) -> Told {
+    let differs = |right| entry.permissions().contains(right) != rights.contains(right);
+    let asked = [(libc::MADV_POPULATE_WRITE, Permissions::WRITE), (libc::MADV_POPULATE_READ, Permissions::READ)];
+    let asked = asked.into_iter().find(|(_, right)| differs(*right));
+    let Some((advice, right)) = asked.filter(|_| entry.is_sure() && entry.key() == 0) else { return Told::Nothing };
+    let page = rustix::param::page_size();
+    let start = address & !(page - 1);
+    // Copies a page at most. SAFETY: 1. changes no contents.
+    let has = match unsafe { calls::advise(Span::new(start, start + page), advice) } {
+        Ok(()) => true,
+        // What may not be populated (madvise(2)).
+        Err(Errno::INVAL) if calls::knows(advice) => false,
+        Err(_) => return Told::Nothing,
+    };
+    if has == rights.contains(right) { Told::Changed } else { Told::AsBefore }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
+    use palimpsest_sys::memory::calls::Commit;
 
     use super::*;
 
-    /// Fails on: more or less than what has the rights; a call for each page.
     #[test]
-    fn a_call_that_fails_has_changed_rights_up_to_where_it_fails() {
+    fn the_first_hole_is_found() {
         let page = rustix::param::page_size();
-        for pages in [1, 2, 3, 5, 64, 1000] {
-            for given in 0..pages.min(70) {
-                let calls = Cell::new(0);
-                let call = |len: usize| {
-                    calls.set(calls.get() + 1);
-                    assert!(len.is_multiple_of(page) && len < pages * page, "{len}");
-                    if len <= given * page { Ok(()) } else { Err(Errno::NOMEM) }
-                };
-                let span = Span::new(1 << 30, (1 << 30) + pages * page);
-                assert_eq!(given_at_least(span, call), Span::new(span.start, span.start + given * page));
-                let most = if given == 0 { 1 } else { 2 + pages.ilog2() };
-                assert!(calls.get() <= most, "{given} of {pages}: {} calls", calls.get());
+        for pages in [1, 2, 3, 64, 1000] {
+            let span = calls::map(pages * page, Permissions::READ, Commit::Uncounted).expect("room");
+            assert_eq!(first_hole(span), None, "all of {pages} are mapped");
+            for at in [pages - 1, pages / 2, 0] {
+                let hole = Span::new(span.start + at * page, span.start + (at + 1) * page);
+                // SAFETY: 1. the test's own memory.
+                unsafe { calls::unmap(hole) }.expect("unmapped");
+                assert_eq!(first_hole(span), Some(hole.start), "{at} of {pages}");
+            }
+            // SAFETY: 1. as before.
+            unsafe { calls::unmap(span) }.expect("unmapped");
+        }
+    }
+
+    /// Fails on: an answer that is the entry's, and not the kernel's.
+    #[test]
+    fn a_page_tells_whether_it_has_rights() {
+        let page = rustix::param::page_size();
+        let all = [Permissions::default(), Permissions::READ, Permissions::READ_WRITE];
+        if !calls::knows(libc::MADV_POPULATE_READ) {
+            return println!("skipped: before Linux 5.14 nothing tells");
+        }
+        for (before, asked) in all.into_iter().flat_map(|before| all.map(|asked| (before, asked))) {
+            for (kernels, expected) in [(before, Told::AsBefore), (asked, Told::Changed)] {
+                let span = calls::map(4 * page, kernels, Commit::Uncounted).expect("room");
+                let entry = Entry::new(before, None, 1);
+                let expected = if before == asked { Told::Nothing } else { expected };
+                assert_eq!(told(span.start + 5, entry, asked), expected, "{before} to {asked}, where it is {kernels}");
+                assert_eq!(told(span.start, entry.unsure(), asked), Told::Nothing);
+                // SAFETY: 1. the test's own memory.
+                unsafe { calls::unmap(span) }.expect("unmapped");
             }
         }
     }

@@ -93,6 +93,13 @@ pub fn is_all_mapped(span: Span) -> bool {
     told != Err(Errno::NOMEM)
 }
 
+/// Whether the kernel knows this advice: it looks at that before it sees that there is nothing to do (`do_madvise` in
+/// mm/madvise.c).
+pub fn knows(advice: i32) -> bool {
+    // SAFETY: 1. no memory is concerned.
+    unsafe { advise(Span::new(0, 0), advice) }.is_ok()
+}
+
 /// Changes the rights of `span`.
 ///
 /// # Safety

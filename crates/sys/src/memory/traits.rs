@@ -3,7 +3,7 @@
 
 use rustix::io::Errno;
 
-use super::calls::{Commit, advise, protection};
+use super::calls::{Commit, advise, knows, protection};
 use super::span::Span;
 use crate::last_errno;
 use crate::pages::maps::Permissions;
@@ -162,9 +162,9 @@ pub fn is_locked(span: Span) -> bool {
 /// 1. No child relies on finding the memory wiped, as far as is known.
 pub unsafe fn is_droppable(span: Span) -> bool {
     // SAFETY: 1. by (1).
-    let answer = |span| unsafe { advise(span, libc::MADV_KEEPONFORK) };
-    // Of nothing, a kernel that does not know the advice (before Linux 4.14) refuses it, too.
-    answer(span) == Err(Errno::INVAL) && answer(Span::new(span.start, span.start)).is_ok()
+    let answer = unsafe { advise(span, libc::MADV_KEEPONFORK) };
+    // Kernels before 4.14 do not know the advice.
+    answer == Err(Errno::INVAL) && knows(libc::MADV_KEEPONFORK)
 }
 
 #[cfg(test)]

@@ -255,6 +255,7 @@ impl FreezeCall {
                     libc::MADV_SEQUENTIAL,
                     libc::MADV_RANDOM,
                     libc::MADV_WIPEONFORK,
+                    libc::MADV_KEEPONFORK,
                 ] {
                     make([0, 0, advice as usize, 0, 0]);
                 }

@@ -65,11 +65,21 @@ pub(super) fn all(purpose: Purpose) -> Result<Built, ProgramError> {
     fs::create_dir_all(&folder).map_err(doing(format!("make {}", folder.display())))?;
     let (preload, library) = ours(&target, purpose)?;
     let sqlite = amalgamation(&folder)?;
-    let level = if purpose == Purpose::Measuring { "-O2" } else { "-O1" };
+    // To optimise SQLite takes a minute, and behaves no differently.
+    let level = if purpose == Purpose::Measuring { "-O2" } else { "-O0" };
+    let compiler = || {
+        let mut compiler = Command::new("afl-clang-fast");
+        compiler.env("AFL_QUIET", "1").arg(level).args(FLAGS);
+        if purpose == Purpose::Comparing {
+            // Else it adds a level of its own.
+            compiler.env("AFL_DONT_OPTIMIZE", "1");
+        }
+        compiler
+    };
     let object = folder.join(format!("sqlite3-{VERSION}{level}.o"));
     if !object.exists() {
-        let mut compiler = Command::new("afl-clang-fast");
-        compiler.env("AFL_QUIET", "1").arg(level).args(FLAGS).arg("-c").arg(sqlite.join("sqlite3.c"));
+        let mut compiler = compiler();
+        compiler.arg("-c").arg(sqlite.join("sqlite3.c"));
         finish(compiler.arg("-o").arg(&object))?;
     }
     let [plain, reset, persistent] = ["plain", "reset", "persistent"].map(|name| folder.join(name));
@@ -83,8 +93,8 @@ pub(super) fn all(purpose: Purpose) -> Result<Built, ProgramError> {
         (&built.persistent, &["-DPERSISTENT"], None),
     ];
     for (target, defined, library) in targets {
-        let mut compiler = Command::new("afl-clang-fast");
-        compiler.env("AFL_QUIET", "1").env("AFL_LLVM_DENYLIST", &deny).arg(level).args(FLAGS).arg("-I").arg(&sqlite);
+        let mut compiler = compiler();
+        compiler.env("AFL_LLVM_DENYLIST", &deny).arg("-I").arg(&sqlite);
         compiler.args(defined).arg(harness().join("sqlite_harness.c")).arg(&object);
         if let Some(library) = library {
             compiler.arg(library).arg("-lgcc_s");
