@@ -83,8 +83,8 @@ pub(crate) fn map(range: Range<usize>) -> Answer {
     if made == libc::MAP_FAILED { answer(-1) } else { 0 }
 }
 
-/// Overwrites memory so that nobody finds what was there.
-pub(crate) fn erase(world: World, start: usize, len: usize) {
+/// Overwrites memory so that nobody finds what was there. Returns whether that is so.
+pub(crate) fn erase(world: World, start: usize, len: usize) -> bool {
     // SAFETY: the range is memory of the program.
     unsafe { libc::explicit_bzero(pointer(start), len) };
     if world != World::Plain
@@ -92,6 +92,7 @@ pub(crate) fn erase(world: World, start: usize, len: usize) {
     {
         run::say(&format!("#not forgotten: {errno}"));
     }
+    true
 }
 
 pub(crate) fn discard(world: World, range: Range<usize>) -> Answer {

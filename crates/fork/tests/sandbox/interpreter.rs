@@ -115,8 +115,8 @@ impl Interpreter {
                 range.len().cast_signed()
             }
             Op::Erase => {
-                calls::erase(self.world, memory(self.page, SECRET + 1).end - self.page, self.page);
-                if self.erased == Erased::No {
+                let is_gone = calls::erase(self.world, memory(self.page, SECRET + 1).end - self.page, self.page);
+                if is_gone && self.erased == Erased::No {
                     // The first process has no parent that has the secret, too.
                     self.erased = if self.path.contains('.') { Erased::Here } else { Erased::Everywhere };
                 }

@@ -13,6 +13,11 @@ pub(crate) use crate::world::{Answer, World, answer};
 /// Programs may have a second thread.
 pub(crate) const THREADS: &str = "stop";
 
+unsafe extern "C" {
+    /// Since glibc 2.32.
+    static __libc_single_threaded: u8;
+}
+
 /// Whether this process has a filter, which may forbid what a look at its memory needs.
 static HAS_FILTER: AtomicBool = AtomicBool::new(false);
 
@@ -60,10 +65,12 @@ pub(crate) fn map(range: Range<usize>) -> Answer {
     names::map(range, libc::PROT_READ | libc::PROT_WRITE, (flags, -1), libc::mmap64)
 }
 
-/// Overwrites memory so that nobody finds what was there.
-pub(crate) fn erase(_world: World, start: usize, len: usize) {
+/// Overwrites memory so that nobody finds what was there. Returns whether that is so: under a filter, which may forbid
+/// what that takes, the bytes of the freeze go in children of `fork` alone.
+pub(crate) fn erase(_world: World, start: usize, len: usize) -> bool {
     // SAFETY: the range is memory of the program.
     unsafe { libc::explicit_bzero(pointer(start), len) };
+    !HAS_FILTER.load(Ordering::Relaxed)
 }
 
 pub(crate) fn discard(_world: World, range: Range<usize>) -> Answer {
@@ -90,7 +97,12 @@ pub(crate) fn fork(world: World) -> Answer {
     } else {
         -1
     };
-    let child = answer(names::fork() as isize);
+    // SAFETY: a byte that the C library writes whole. With several threads its locks, and what it knows of them, come
+    // right in children of `fork` alone, which use both.
+    let is_alone = unsafe { (&raw const __libc_single_threaded).read_volatile() } != 0;
+    // SAFETY: the child does nothing that another thread of the parent could have left undone.
+    let child = if is_alone { names::fork() } else { unsafe { libc::fork() } };
+    let child = answer(child as isize);
     if child != 0 && kept >= 0 {
         // SAFETY: it was opened above.
         unsafe { libc::close(kept) };
