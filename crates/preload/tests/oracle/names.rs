@@ -147,10 +147,13 @@ pub(crate) fn fork() -> i32 {
     unsafe { fork() }
 }
 
-/// Makes a child that ends at once: a fork for which the object freezes.
+/// Makes a child that ends at once: a fork for which the object freezes. A program may have made forks impossible.
 pub(crate) fn fork_and_end() {
     // SAFETY: the child ends.
     let child = unsafe { libc::fork() };
+    if child < 0 {
+        return;
+    }
     let Some(child) = Pid::from_raw(child) else {
         // SAFETY: ends this process without the rest of the test harness.
         unsafe { libc::_exit(0) }

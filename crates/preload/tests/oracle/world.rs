@@ -35,7 +35,7 @@ impl World {
             Self::Deputed(microseconds) => (format!("{microseconds}us"), "1500", "gather"),
         };
         let settings = [
-            ("LD_PRELOAD", object()),
+            (PRELOAD, object()),
             ("PALIMPSEST_PAUSE", pause),
             ("PALIMPSEST_PAYS_AFTER", pays.to_owned()),
             ("PALIMPSEST_HUGE", huge.to_owned()),
@@ -52,13 +52,19 @@ impl World {
     }
 }
 
-/// Returns the object, which Cargo has built beside this test.
+/// Returns the object, which Cargo has built beside this test: what a program was given, for what it executes, since it
+/// may have left the folder.
 fn object() -> String {
+    if let Ok(given) = env::var(PRELOAD) {
+        return given;
+    }
     let own = env::current_exe().expect("a test has a path");
     let found = own.ancestors().skip(1).take(2).map(|folder| folder.join("libpalimpsest_preload.so"));
     let found = found.into_iter().find(|path| path.is_file()).expect("Cargo builds the cdylib for its tests");
     found.into_os_string().into_string().expect("a path in UTF-8")
 }
+
+const PRELOAD: &str = "LD_PRELOAD";
 
 /// What a call returned: 0 or more, or the negative error number.
 pub(crate) type Answer = isize;
