@@ -6,23 +6,31 @@
 //! or about a process with the same memory. So nobody is asked whom a descriptor stands for: the kernel takes the
 //! advice about no memory at all, or refuses it, as any before 6.13.
 //!
+//! The kernel reads all ranges before it does anything, and refuses what is malformed. So they are copied first, once it
+//! has read them for a process that does not exist.
+//!
 //! No other definition of the function is looked for: that would cost each program's start, and hardly any has one.
 
 use std::ffi::{c_int, c_long, c_uint};
 use std::ptr;
 
 use libc::{iovec, size_t, ssize_t};
-use palimpsest_sys::memory::readable::Readable;
+use palimpsest_sys::memory::calls::{Commit, map, unmap};
+use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::pages::maps::Permissions;
 
 use crate::errno;
 use crate::kernel::kernel;
-use crate::memory::{advise, is_ours, pages};
+use crate::memory::{advise, is_ours};
 
 /// Advice about any process.
 const ABOUT_OTHERS: [c_int; 4] = [libc::MADV_COLD, libc::MADV_PAGEOUT, libc::MADV_WILLNEED, libc::MADV_COLLAPSE];
 
 /// Most ranges in one call (`UIO_MAXIOV` in include/uapi/linux/uio.h): the kernel refuses more.
 const MOST: usize = 1024;
+
+/// So many are copied to the stack, which may be short.
+const FEW: usize = 32;
 
 /// `process_madvise(2)`.
 ///
@@ -53,51 +61,91 @@ pub(crate) unsafe fn advise_all(
     advice: c_int,
     flags: c_uint,
 ) -> c_long {
-    let number = libc::SYS_process_madvise;
-    let call = |ranges: *const iovec, count| {
+    let call = |process: c_int, ranges: *const iovec, count| {
         let arguments = [process as usize, ranges.expose_provenance(), count, advice as usize, flags as usize, 0];
         // SAFETY: 1. is contract 1.
-        unsafe { kernel(number, arguments) }
+        unsafe { kernel(libc::SYS_process_madvise, arguments) }
     };
-    let is_plain = ABOUT_OTHERS.contains(&advice) || count == 0 || count > MOST || !is_ours(0..usize::MAX);
-    if is_plain || !is_readable(ranges, count) {
-        return call(ranges, count);
+    if ABOUT_OTHERS.contains(&advice) || count == 0 || count > MOST || !is_ours(0..usize::MAX) {
+        return call(process, ranges, count);
     }
     let before = errno::get();
-    if call(ptr::null(), 0) != 0 {
-        errno::set(before);
-        return call(ranges, count);
+    // Whether all can be read and is well formed, and whether the kernel takes this advice of this process.
+    let is_read = call(NOBODY, ranges, count) == -1 && errno::get() == libc::EBADF;
+    let is_taken = is_read && call(process, ptr::null(), 0) == 0;
+    errno::set(before);
+    if !is_taken {
+        return call(process, ranges, count);
     }
+    let call = |range: &iovec| call(process, ptr::from_ref(range), 1);
+    let mut few = [iovec { iov_base: ptr::null_mut(), iov_len: 0 }; FEW];
+    if let Some(copy) = few.get_mut(..count) {
+        // SAFETY: as many can be read (1), at any address.
+        unsafe { ranges.cast::<u8>().copy_to(copy.as_mut_ptr().cast(), size_of_val(copy)) };
+        // SAFETY: 1. is contract 1.
+        return unsafe { advise_each(copy, advice, call) };
+    }
+    let Ok(room) = map(count * size_of::<iovec>(), Permissions::READ_WRITE, Commit::Uncounted) else {
+        errno::set(libc::ENOMEM);
+        return -1;
+    };
+    let place = ptr::with_exposed_provenance_mut::<iovec>(room.start);
+    // SAFETY: as many can be read (1), at any address, and there is room for them.
+    unsafe { ranges.cast::<u8>().copy_to(place.cast(), count * size_of::<iovec>()) };
+    // SAFETY: copied just now, and nobody else's.
+    let copy = unsafe { std::slice::from_raw_parts_mut(place, count) };
+    // SAFETY: 1. is contract 1.
+    let answer = unsafe { advise_each(copy, advice, call) };
+    let told = errno::get();
+    // SAFETY: 1. mapped above, and used no more.
+    let _ = unsafe { unmap(Span::new(room.start, room.end)) };
+    errno::set(told);
+    answer
+}
+
+/// Advises about one range after the other, as the kernel does (`vector_madvise` in mm/madvise.c): up to the first
+/// error, which is told only if nothing was done before. `call` makes the kernel's call for one.
+///
+/// # Safety
+///
+/// 1. As for [`process_madvise`].
+unsafe fn advise_each(ranges: &mut [iovec], advice: c_int, call: impl Fn(&iovec) -> c_long) -> c_long {
+    let before = errno::get();
+    let page = rustix::param::page_size();
+    // As much as a call that reads or writes may concern (`MAX_RW_COUNT` in include/linux/fs.h).
+    let mut left = i32::MAX as usize & !(page - 1);
+    for range in ranges.iter_mut() {
+        range.iov_len = range.iov_len.min(left);
+        left -= range.iov_len;
+    }
+    let has_any = ranges.iter().any(|range| range.iov_len > 0);
     let mut done = 0;
-    for index in 0..count {
-        // SAFETY: one of as many, which can be read (1).
-        let range = unsafe { ranges.wrapping_add(index).read_unaligned() };
+    for (index, range) in ranges.iter().enumerate() {
         let (address, length) = (range.iov_base.expose_provenance(), range.iov_len);
-        let answer = if is_ours(pages(address, length)) {
-            let pass_on = || if call(&raw const range, 1) < 0 { -1 } else { 0 };
-            // SAFETY: 1. is contract 1.
-            unsafe { advise(address, length, advice, pass_on) }
-        } else {
-            call(&raw const range, 1)
+        let answer = match length {
+            // The kernel looks at the first one, and passes over others.
+            0 if index == 0 && has_any && !address.is_multiple_of(page) => {
+                errno::set(libc::EINVAL);
+                -1
+            }
+            0 => 0,
+            _ => {
+                let pass_on = || call(range).min(0);
+                // SAFETY: 1. is this function's.
+                unsafe { advise(address, length, advice, pass_on) }
+            }
         };
         if answer < 0 {
-            // What was done is told, and not that there was an error.
-            return if done > 0 { told(done, before) } else { -1 };
+            if done > 0 {
+                break;
+            }
+            return -1;
         }
         done += length;
     }
-    told(done, before)
-}
-
-fn told(bytes: usize, before: c_int) -> c_long {
     errno::set(before);
-    bytes as c_long
+    done as c_long
 }
 
-/// Whether all of the array can be read. If not, the kernel says so.
-fn is_readable(ranges: *const iovec, count: usize) -> bool {
-    let mut readable = Readable::default();
-    let start = ranges.addr();
-    let Some(end) = start.checked_add(count * size_of::<iovec>()) else { return false };
-    (start..end).step_by(size_of::<usize>()).chain([end - 1]).all(|byte| readable.has(byte))
-}
+/// No process has this descriptor.
+const NOBODY: c_int = -1;

@@ -4,9 +4,8 @@
 //! The kernel changes one mapping after the other, and stops at the first that it cannot change, or where nothing is
 //! mapped (`do_mprotect_pkey` in mm/mprotect.c). It does not tell where, and the map does not know: nobody reports an
 //! `munmap`. A process that freezes by itself looks at what is mapped. In a child, and where the program has confined
-//! itself, no file may be opened: there the first hole is looked for by advice, and pages before it are asked whether
-//! they have the rights. Shorter calls would not tell: the kernel may grant them where it has refused the whole, under
-//! `RLIMIT_DATA` or at the end of a huge page.
+//! itself, no file may be opened: there pages are asked, by advice, whether they have the rights. Shorter calls would not
+//! tell: the kernel may grant them where it has refused the whole, under `RLIMIT_DATA` or at the end of a huge page.
 
 use palimpsest_sys::arch::untagged;
 use palimpsest_sys::memory::calls;
@@ -134,12 +133,12 @@ fn note_failure(map: &FrozenMap, span: Span, asked: Protect, errno: Errno) {
     if span.is_empty() {
         return;
     }
-    // A handler that leaves by `longjmp` would leave a file open.
-    let _blocked = Blocked::all();
     let may_open = !is_confined() && borrowed::owner().is_none();
-    match if may_open { Sight::open().and_then(Sight::look) } else { None } {
+    // A handler that leaves by `longjmp` would leave a file open.
+    let blocked = may_open.then(Blocked::all);
+    match blocked.as_ref().and_then(|_| Sight::open()).and_then(Sight::look) {
         Some(sight) => note_what_is_seen(map, span, &sight),
-        None => note_what_pages_tell(span, asked, errno),
+        None => note_what_pages_tell(span, asked.permissions(), errno),
     }
 }
 
@@ -159,32 +158,29 @@ fn note_what_is_seen(map: &FrozenMap, span: Span, sight: &Sight) {
     }
 }
 
-/// Notes how far the kernel has come, as pages tell that have the rights or do not: no further than to the first hole.
-/// What lies behind has its own. Where it cannot be told, rights are unknown.
-fn note_what_pages_tell(span: Span, asked: Protect, errno: Errno) {
-    let all = whole_pages(untagged(asked.address), asked.len).unwrap_or(span);
-    let hole = if errno == Errno::NOMEM { first_hole(all) } else { None };
-    let reached = Span::new(span.start, hole.map_or(span.end, |hole| span.end.min(hole)).max(span.start));
+/// Notes how far the kernel has come, as pages tell that have the rights or do not. What lies behind has its own. Where it
+/// cannot be told, rights are unknown.
+fn note_what_pages_tell(span: Span, rights: Permissions, errno: Errno) {
     let (mut changed, mut doubtful) = (span.start, span.start);
-    for part in parts(reached) {
+    for part in parts(span).filter(|part| part.is_shown()) {
         let Part::Frozen(found, entry) = part else { continue };
-        if !part.is_shown() {
-            continue;
-        }
-        match told(found.end - 1, entry, asked.permissions()) {
-            // And so has all before it.
-            Told::Changed => changed = found.end,
-            Told::AsBefore => {
-                if told(found.start, entry, asked.permissions()) != Told::AsBefore {
+        let upto = match told(found.start, entry, rights) {
+            Told::Changed => border(found, |page| told(page, entry, rights) == Told::Changed),
+            Told::Nothing => {
+                if !entry.is_sure() || entry.permissions() != rights {
                     doubtful = found.end;
                 }
-                break;
+                continue;
             }
-            Told::Nothing if entry.is_sure() && entry.permissions() == asked.permissions() => {}
-            Told::Nothing => doubtful = found.end,
+            Told::AsBefore | Told::Hole => break,
+        };
+        // And so has all before it.
+        changed = upto;
+        if upto < found.end {
+            break;
         }
     }
-    protected(span.start..changed, Ok(asked.permissions()));
+    protected(span.start..changed, Ok(rights));
     if changed < doubtful {
         protected(changed..doubtful, Err(errno));
     }
@@ -194,19 +190,19 @@ fn unknown(span: Span) {
     protected(span.range(), Err(Errno::NOMEM));
 }
 
-/// Returns where the first hole begins. Advice to read ahead, which changes nothing, fails for all that has one.
-fn first_hole(span: Span) -> Option<usize> {
-    if calls::is_all_mapped(span) {
-        return None;
-    }
+/// Returns where the pages end that have changed, of which the first is one.
+fn border(span: Span, has_changed: impl Fn(usize) -> bool) -> usize {
     let page = rustix::param::page_size();
-    let (mut mapped, mut has_hole) = (0, span.len() / page);
-    while mapped + 1 < has_hole {
-        let middle = mapped + (has_hole - mapped) / 2;
-        let is_mapped = calls::is_all_mapped(Span::new(span.start + mapped * page, span.start + middle * page));
-        if is_mapped { mapped = middle } else { has_hole = middle }
+    // So many have, and one of so many more has not.
+    let (mut changed, mut more) = (1, span.len() / page);
+    if changed == more || has_changed(span.end - page) {
+        return span.end;
     }
-    Some(span.start + mapped * page)
+    while changed + 1 < more {
+        let middle = changed + (more - changed) / 2;
+        if has_changed(span.start + (middle - 1) * page) { changed = middle } else { more = middle }
+    }
+    span.start + changed * page
 }
 
 /// What a page tells of a call for rights.
@@ -216,21 +212,23 @@ enum Told {
     Changed,
     /// It has those that it had.
     AsBefore,
+    /// Nothing is mapped there.
+    Hole,
     /// It cannot be told, or makes no difference.
     Nothing,
 }
 
-/// Asks the page with this address, of which the map says `entry`, whether it has these rights by now.
+/// Asks the page at this address, of which the map says `entry`, whether it has these rights by now.
 fn told(address: usize, entry: Entry, rights: Permissions) -> Told {
     let differs = |right| entry.permissions().contains(right) != rights.contains(right);
     let asked = [(libc::MADV_POPULATE_WRITE, Permissions::WRITE), (libc::MADV_POPULATE_READ, Permissions::READ)];
     let asked = asked.into_iter().find(|(_, right)| differs(*right));
     let Some((advice, right)) = asked.filter(|_| entry.is_sure() && entry.key() == 0) else { return Told::Nothing };
-    let page = rustix::param::page_size();
-    let start = address & !(page - 1);
+    let page = Span::new(address, address + rustix::param::page_size());
     // Copies a page at most. SAFETY: 1. changes no contents.
-    let has = match unsafe { calls::advise(Span::new(start, start + page), advice) } {
+    let has = match unsafe { calls::advise(page, advice) } {
         Ok(()) => true,
+        Err(Errno::NOMEM) => return Told::Hole,
         // What may not be populated (madvise(2)).
         Err(Errno::INVAL) if calls::knows(advice) => false,
         Err(_) => return Told::Nothing,
@@ -240,24 +238,27 @@ fn told(address: usize, entry: Entry, rights: Permissions) -> Told {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use palimpsest_sys::memory::calls::Commit;
 
     use super::*;
 
     #[test]
-    fn the_first_hole_is_found() {
+    fn the_border_is_found_in_a_few_steps() {
         let page = rustix::param::page_size();
-        for pages in [1, 2, 3, 64, 1000] {
-            let span = calls::map(pages * page, Permissions::READ, Commit::Uncounted).expect("room");
-            assert_eq!(first_hole(span), None, "all of {pages} are mapped");
-            for at in [pages - 1, pages / 2, 0] {
-                let hole = Span::new(span.start + at * page, span.start + (at + 1) * page);
-                // SAFETY: 1. the test's own memory.
-                unsafe { calls::unmap(hole) }.expect("unmapped");
-                assert_eq!(first_hole(span), Some(hole.start), "{at} of {pages}");
+        for pages in [1, 2, 3, 5, 64, 1000] {
+            for changed in 1..=pages.min(70) {
+                let asked = Cell::new(0);
+                let span = Span::new(1 << 30, (1 << 30) + pages * page);
+                let has_changed = |at: usize| {
+                    asked.set(asked.get() + 1);
+                    assert!(span.contains(at) && at.is_multiple_of(page), "{at}");
+                    at < span.start + changed * page
+                };
+                assert_eq!(border(span, has_changed), span.start + changed * page);
+                assert!(asked.get() <= 2 + pages.ilog2(), "{changed} of {pages}: {} pages", asked.get());
             }
-            // SAFETY: 1. as before.
-            unsafe { calls::unmap(span) }.expect("unmapped");
         }
     }
 
@@ -274,10 +275,12 @@ mod tests {
                 let span = calls::map(4 * page, kernels, Commit::Uncounted).expect("room");
                 let entry = Entry::new(before, None, 1);
                 let expected = if before == asked { Told::Nothing } else { expected };
-                assert_eq!(told(span.start + 5, entry, asked), expected, "{before} to {asked}, where it is {kernels}");
+                assert_eq!(told(span.start, entry, asked), expected, "{before} to {asked}, where it is {kernels}");
                 assert_eq!(told(span.start, entry.unsure(), asked), Told::Nothing);
                 // SAFETY: 1. the test's own memory.
                 unsafe { calls::unmap(span) }.expect("unmapped");
+                let of_nothing = if before == asked { Told::Nothing } else { Told::Hole };
+                assert_eq!(told(span.start, entry, asked), of_nothing);
             }
         }
     }
