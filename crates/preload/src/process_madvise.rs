@@ -6,8 +6,8 @@
 //! or about a process with the same memory. So nobody is asked whom a descriptor stands for: the kernel takes the
 //! advice about no memory at all, or refuses it, as any before 6.13.
 //!
-//! The kernel reads all ranges before it does anything, and refuses what is malformed. So they are copied first, once it
-//! has read them for a process that does not exist.
+//! The kernel reads all ranges before it does anything, and refuses what is malformed. So they are copied first, once
+//! it has read them for a process that does not exist.
 //!
 //! No other definition of the function is looked for: that would cost each program's start, and hardly any has one.
 

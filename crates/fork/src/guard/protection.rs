@@ -4,8 +4,8 @@
 //! The kernel changes one mapping after the other, and stops at the first that it cannot change, or where nothing is
 //! mapped (`do_mprotect_pkey` in mm/mprotect.c). It does not tell where, and the map does not know: nobody reports an
 //! `munmap`. A process that freezes by itself looks at what is mapped. In a child, and where the program has confined
-//! itself, no file may be opened: there pages are asked, by advice, whether they have the rights. Shorter calls would not
-//! tell: the kernel may grant them where it has refused the whole, under `RLIMIT_DATA` or at the end of a huge page.
+//! itself, no file may be opened: there pages are asked, by advice, whether they have the rights. Shorter calls would
+//! not tell: under `RLIMIT_DATA`, or at the end of a huge page, the kernel grants them where it has refused the whole.
 
 use palimpsest_sys::arch::untagged;
 use palimpsest_sys::memory::calls;
@@ -158,8 +158,8 @@ fn note_what_is_seen(map: &FrozenMap, span: Span, sight: &Sight) {
     }
 }
 
-/// Notes how far the kernel has come, as pages tell that have the rights or do not. What lies behind has its own. Where it
-/// cannot be told, rights are unknown.
+/// Notes how far the kernel has come, as pages tell that have the rights or do not. What lies behind has its own. Where
+/// it cannot be told, rights are unknown.
 fn note_what_pages_tell(span: Span, rights: Permissions, errno: Errno) {
     let (mut changed, mut doubtful) = (span.start, span.start);
     for part in parts(span).filter(|part| part.is_shown()) {
