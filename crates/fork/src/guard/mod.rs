@@ -12,9 +12,10 @@
 //! So the map must be kept right: change rights by [`mprotect_by`], and report mappings that replace others
 //! ([`replaced`]) and rights that were changed otherwise ([`protected`], [`keyed`], [`changed`]).
 //!
-//! Only a thaw opens a file, if it can, and only in a process that freezes by itself: before it replaces memory, it
-//! looks at what is mapped, since neither the dynamic linker nor `munmap` reports anything. So does a child of such a
-//! process, before `fork` returns, if it has to forget what its parent could not; the file is closed by then.
+//! Only two guards open a file, if they can, and only in a process that freezes by itself: a thaw, before it replaces
+//! memory, and [`mprotect_by`], after a call that failed. They look at what is mapped, since neither the dynamic linker
+//! nor `munmap` reports anything. So does a child of such a process, before `fork` returns, if it has to forget what
+//! its parent could not; the file is closed by then.
 //!
 //! A guard stops other threads only if the freeze was allowed to ([`OtherThreads::Stop`](crate::OtherThreads::Stop)).
 //! Only `MADV_WIPEONFORK` and `MREMAP_DONTUNMAP` need that, since they need anonymous memory; otherwise they fail with

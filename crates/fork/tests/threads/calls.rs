@@ -6,11 +6,14 @@ use std::ffi::c_void;
 use std::ops::Range;
 
 use palimpsest_fork::guard::{self, Remap};
-use palimpsest_fork::{Forked, Measure, Options, OtherThreads};
+use palimpsest_fork::{Forked, Measure, Options, OtherThreads, Stage, progress};
 
 use crate::run;
 pub(crate) use crate::world::World;
 use crate::world::{Answer, answer, refused};
+
+/// How often a program is frozen: what threads write meanwhile is frozen, gathered or repaired again.
+const MOST_FREEZES: usize = 6;
 
 pub(crate) fn pointer(address: usize) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(address)
@@ -85,6 +88,26 @@ impl World {
             Err(error) => {
                 let cause = error.source().map(ToString::to_string);
                 run::say(&format!("#not frozen: {error}: {cause:?}"));
+            }
+        }
+    }
+
+    /// Takes slices as long as the threads run, and freezes anew when they are done. `step` waits for some thread to
+    /// make a step, and returns whether any goes on.
+    pub(crate) fn meanwhile(self, step: &dyn Fn() -> bool) {
+        if self == Self::Plain {
+            return;
+        }
+        let mut freezes = 0;
+        loop {
+            if progress().stage != Stage::UnderWay && freezes < MOST_FREEZES {
+                self.freeze();
+                freezes += 1;
+            } else {
+                self.slice();
+            }
+            if !step() {
+                return;
             }
         }
     }

@@ -1,11 +1,9 @@
-//! A process that runs a program: its threads, and slices meanwhile.
+//! A process that runs a program: its threads, and what its first one does meanwhile, so that it is frozen.
 //!
 //! Lines that begin with `@` must be equal in two runs of a program, thread by thread; lines that begin with `#` may
 //! differ.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-use palimpsest_fork::{Stage, progress};
 
 use crate::calls::World;
 use crate::program::{Code, Program, THREADS};
@@ -14,9 +12,6 @@ use crate::worker::{STEPS, Worker, counted, map_counters};
 
 /// Seconds after which a hanging process is ended.
 const TIME_LIMIT: u32 = 1200;
-
-/// How often it is frozen: what threads write meanwhile is frozen, gathered or repaired again.
-const MOST_FREEZES: usize = 6;
 
 pub(crate) struct Interpreter {
     world: World,
@@ -43,32 +38,19 @@ impl Interpreter {
                     running.fetch_sub(1, Ordering::Relaxed);
                 });
             }
-            if world != World::Plain {
-                take_slices(world, &running);
-            }
+            // Slices that follow each other would leave no time to the threads that they hold.
+            let is_over = || running.load(Ordering::Relaxed) == 0;
+            world.meanwhile(&|| {
+                let before = STEPS.load(Ordering::Relaxed);
+                while STEPS.load(Ordering::Relaxed) == before && !is_over() {
+                    std::thread::yield_now();
+                }
+                !is_over()
+            });
         });
         let (sum, expected) = counted();
         run::say(&format!("@counters {sum} of {expected}"));
         // SAFETY: ends this process without the rest of the test harness.
         unsafe { libc::_exit(0) }
-    }
-}
-
-/// Takes slices as long as the threads run, and freezes anew when they are done.
-fn take_slices(world: World, running: &AtomicUsize) {
-    let is_over = || running.load(Ordering::Relaxed) == 0;
-    let mut freezes = 0;
-    while !is_over() {
-        if progress().stage != Stage::UnderWay && freezes < MOST_FREEZES {
-            world.freeze();
-            freezes += 1;
-        } else {
-            world.slice();
-        }
-        // Slices that follow each other would leave no time to the threads that they hold.
-        let before = STEPS.load(Ordering::Relaxed);
-        while STEPS.load(Ordering::Relaxed) == before && !is_over() {
-            std::thread::yield_now();
-        }
     }
 }

@@ -12,6 +12,9 @@ use crate::rights;
 use crate::world::Answer;
 pub(crate) use crate::world::World;
 
+/// Waits for each fork: a slice may follow in each, and a repair at each fork.
+const WAITS: usize = 6;
+
 /// Programs have several threads, which a freeze holds still.
 pub(crate) const THREADS: &str = "stop";
 
@@ -55,6 +58,24 @@ impl World {
     /// Forks. Returns the child's number, and 0 in the child.
     pub(crate) fn fork(self) -> i32 {
         names::fork()
+    }
+
+    /// Forks and waits as long as the threads run; `step` waits for some thread to make a step, and returns whether any
+    /// goes on.
+    pub(crate) fn meanwhile(self, step: &dyn Fn() -> bool) {
+        for turn in 0.. {
+            if turn % (WAITS + 1) == 0 {
+                names::fork_and_end()
+            } else {
+                self.slice()
+            }
+            if !step() {
+                break;
+            }
+        }
+        if self.is_served() {
+            names::say_what_is_frozen();
+        }
     }
 
     /// Waits, which the object takes for a slice.

@@ -6,9 +6,8 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `calls` | the calls of threads, by all their names |
-//! | `interpreter` | a process that runs a program, forks and waits |
-//! | `names`, `rights`, `world`, `hunt`, `run` | as in the oracle of memory |
+//! | `calls` | the calls of threads, by all their names, and what makes the object freeze meanwhile |
+//! | `names`, `rights`, `world`, `hunt`, `run`, `compare` | as in the oracle of memory |
 //! | the others, which are links | as in `palimpsest-fork` |
 //!
 //! `PALIMPSEST_THREADS_PROGRAMS` sets the number of programs, `PALIMPSEST_THREADS_SEED` chooses them, and
@@ -20,6 +19,8 @@
 mod names;
 
 mod calls;
+#[path = "../oracle/compare.rs"]
+mod compare;
 #[path = "../oracle/hunt.rs"]
 mod hunt;
 mod interpreter;
@@ -32,13 +33,11 @@ mod worker;
 #[path = "../oracle/world.rs"]
 mod world;
 
-use std::cell::Cell;
-
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::test_runner::TestCaseError;
 
 use crate::calls::World;
+use crate::compare::compare;
 use crate::hunt::Hunt;
 use crate::program::{Code, Program};
 
@@ -53,16 +52,6 @@ const SLICES: [u32; 2] = [100, 2000];
 
 fn any_program() -> impl Strategy<Value = Program> {
     vec(any::<Code>(), 24..90).prop_map(Program)
-}
-
-fn compare(program: &Program, world: World, frozen: &Cell<usize>) -> Result<(), TestCaseError> {
-    let other = run::run(program, world);
-    frozen.set(frozen.get() + other.frozen);
-    if world != World::Mutant && !other.complaints.is_empty() {
-        return Err(TestCaseError::fail(format!("it complains: {:?}", other.complaints)));
-    }
-    let plain = run::run(program, World::Plain);
-    run::difference(&plain, &other).map_or(Ok(()), |difference| Err(TestCaseError::fail(difference)))
 }
 
 /// Whatever is found once may not be found again: hardly worth looking for a smaller program.
