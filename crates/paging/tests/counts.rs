@@ -21,7 +21,7 @@ struct Cost {
 
 /// Forks `bytes` mapped by pages of 4 KiB. Returns the cost.
 fn fork(bytes: u64, share: ShareTables) -> Cost {
-    let computer = Computer::new::<X86_64>(Config::default().tables(1 << 17));
+    let computer = Computer::new::<X86_64>(Config::default().tables(1 << 15));
     // Uncounted memory, treated as exclusive: pages are no part of the cost.
     let machine = Mutant { computer: &computer, mistake: Some(Mistake::AlwaysExclusive), watch: None };
     let options = SpaceOptions::new().share(share);
@@ -75,14 +75,14 @@ fn a_fork_of_1_gib_writes_a_hundredth_and_its_child_has_44_kib_of_tables_at_most
 #[test]
 fn a_fork_costs_what_the_tables_above_the_shared_ones_cost() {
     let costs = ways().map(|(name, share)| {
-        let cost = fork(64 * GIB, share);
-        println!("paging.fork.64g, sharing {name}: {cost:?} (KiB of tables)");
+        let cost = fork(16 * GIB, share);
+        println!("paging.fork.16g, sharing {name}: {cost:?} (KiB of tables)");
         cost
     });
     let [none, last, two, three] = costs;
     assert!(last.entries * 100 <= none.entries);
     assert!(two.entries * 100 <= last.entries);
-    assert_eq!((last.tables, two.tables, three.tables), (64 + 2, 2, 1));
+    assert_eq!((last.tables, two.tables, three.tables), (16 + 2, 2, 1));
     assert!(two.child <= 44);
     // As for 1 GiB: one entry in parent and child.
     assert_eq!(three.entries, 2);
