@@ -84,8 +84,8 @@ fn set_before_and_behind() {
     const BEFORE: usize = 1000;
     const BEHIND: usize = 1600;
     const CALLS: usize = 100;
-    let behind = offset_of(BEHIND);
-    let mut before = match Counter::at(offset_of(BEFORE)) {
+    let (place, behind) = (offset_of(BEFORE), offset_of(BEHIND));
+    let mut before = match Counter::at(place) {
         Ok(before) => before,
         Err(why) => return println!("skipped: {why}"),
     };
@@ -100,10 +100,14 @@ fn set_before_and_behind() {
     };
     assert_eq!((is_copy(BEFORE), is_copy(BEHIND)), (false, true), "{:?}", text.parts());
     assert_eq!(first_word(BEFORE), with_probe, "its page was written, and stays");
-    // Once, of some hundred times in an emulated machine, the kernel did not count the first call.
-    let calls = (1..=CALLS).find(|_| call(BEFORE) == BEFORE && before.count() > 1);
-    assert!(calls.is_some(), "the kernel knows the probe no more");
-    println!("counted at call {calls:?} after the exchange");
+    let counted = (1..=CALLS).find(|_| call(BEFORE) == BEFORE && before.count() > 1);
+    println!("counted at call {counted:?} after the exchange");
+    // An emulated kernel sometimes counts no more once the thread has come to another CPU, as if it did not notice: it
+    // switches that on by code that it replaces, and QEMU may go on with the old (`TAKING_TURNS` in xtask). A counter
+    // that is set now begins on this CPU; the kernel knows the probe if that counts.
+    let mut later = (1..=CALLS).map(|_| Counter::at(place).expect("as the first"));
+    let known = counted.is_some() || later.any(|mut counter| (call(BEFORE), counter.count()) == (BEFORE, 1));
+    assert!(known, "the kernel knows the probe no more");
     // What is executed now is not that file's.
     let mut late = Counter::at(behind).expect("as the first");
     assert_eq!((call(BEHIND), late.count()), (BEHIND, 0));
